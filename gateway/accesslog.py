@@ -1,0 +1,91 @@
+"""One JSON line per request, and all other log lines in the same form. No key, prompt or answer is ever in one."""
+
+import logging
+import sys
+from typing import Any, BinaryIO
+
+import orjson
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger
+
+from gateway.exchange import Exchange
+
+
+def make_logger(level: str, stream: BinaryIO) -> FilteringBoundLogger:
+    """A logger that writes JSON lines to `stream`."""
+    wrapper = structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()])
+    logger: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.BytesLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            structlog.processors.JSONRenderer(serializer=_dump),
+        ],
+        wrapper_class=wrapper,
+        cache_logger_on_first_use=True,
+    )
+    return logger
+
+
+def route_library_logs(level: str) -> None:
+    """Sends what libraries log through `logging` to stdout as JSON lines of the same form. Called once, by the process."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                structlog.stdlib.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            ],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(serializer=lambda value, **_: _dump(value).decode()),
+            ],
+        )
+    )
+    # Libraries are heard from `warning` on: what they say below that repeats the access line, or holds a URL.
+    logging.basicConfig(
+        level=max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]),
+        handlers=[handler],
+        force=True,
+    )
+
+
+class AccessLog:
+    """Writes the canonical line of each request, with the fields that the documentation lists."""
+
+    def __init__(self, logger: FilteringBoundLogger) -> None:
+        self._logger = logger
+
+    def write(self, exchange: Exchange, duration: float) -> None:
+        """One line; `duration` in seconds."""
+        who = exchange.principal
+        self._logger.info(
+            "request",
+            request_id=exchange.request_id,
+            tenant=who.tenant if who else None,
+            key_id=who.key_id if who else None,
+            model=exchange.model or None,
+            route=exchange.route,
+            status=exchange.status,
+            stream=exchange.stream,
+            prompt_tokens=exchange.prompt_tokens,
+            completion_tokens=exchange.completion_tokens,
+            ttft_ms=_millis(exchange.ttft),
+            duration_ms=_millis(duration),
+            upstream=exchange.upstream,
+            finish_reason=exchange.finish_reason,
+            bytes_in=exchange.bytes_in,
+            bytes_out=exchange.bytes_out,
+            client_ip=exchange.client_ip,
+            client_left=exchange.client_left,
+            refused_by=exchange.refused_by,
+        )
+
+
+def _millis(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _dump(value: EventDict, **_: Any) -> bytes:
+    return orjson.dumps(value, default=repr)

@@ -1,0 +1,85 @@
+"""Reading a request's body: capped on the bytes as they arrive, and bounded over all requests."""
+
+import asyncio
+from types import TracebackType
+
+from prometheus_client import Gauge
+from starlette.types import Receive
+
+from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout, UnsupportedEncoding
+
+
+class ClientGone(Exception):
+    """The client closed its connection; nobody is there to answer."""
+
+
+class BodyBudget:
+    """All request bodies that are held at one time, in bytes."""
+
+    def __init__(self, limit: int, gauge: Gauge) -> None:
+        self._limit = limit
+        self._gauge = gauge
+        self._held = 0
+
+    def hold(self, size: int) -> None:
+        """Counts `size` more bytes. Raises Overloaded, and counts nothing, beyond the limit."""
+        if self._held + size > self._limit:
+            raise Overloaded(
+                "Too many request bodies are being read at this moment. Try again.", retry_after=1
+            )
+        self._held += size
+        self._gauge.set(self._held)
+
+    def give_back(self, size: int) -> None:
+        self._held -= size
+        self._gauge.set(self._held)
+
+
+class HeldBody:
+    """A request's body, held against the budget until the `with` block ends."""
+
+    def __init__(self, budget: BodyBudget, *, max_bytes: int, timeout: float) -> None:
+        self._budget = budget
+        self._max_bytes = max_bytes
+        self._timeout = timeout
+        self._held = 0
+
+    def __enter__(self) -> "HeldBody":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._budget.give_back(self._held)
+
+    async def read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body. Raises UnsupportedEncoding, BodyTooLarge, Overloaded, RequestTimeout or ClientGone."""
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding not in (b"", b"identity"):
+            raise UnsupportedEncoding("Send the body uncompressed: Content-Encoding is not accepted.")
+        declared = headers.get(b"content-length")
+        if declared is not None and int(declared) > self._max_bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._collect(receive)
+        except TimeoutError:
+            raise RequestTimeout(f"The body did not arrive within {self._timeout:g} seconds.") from None
+
+    async def _collect(self, receive: Receive) -> bytes:
+        chunks: list[bytes] = []
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk: bytes = message.get("body", b"")
+            if self._held + len(chunk) > self._max_bytes:
+                raise self._too_large()
+            self._budget.hold(len(chunk))
+            self._held += len(chunk)
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(f"The body is larger than {self._max_bytes} bytes. Send less.")

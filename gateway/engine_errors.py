@@ -1,0 +1,62 @@
+"""What an engine's error means for the client. Its own text can hold the client's input and paths on the server, so it is
+classified and never passed on."""
+
+import re
+from typing import Any
+
+import jiter
+
+from gateway.errors import (
+    ContextLengthExceeded,
+    EndpointNotSupported,
+    EngineFailed,
+    EngineRefused,
+    GatewayError,
+    ModelNotFound,
+)
+from gateway.upstreams import unavailable
+
+_PARAM = re.compile(r"[a-z][a-z0-9_.]{0,63}")
+_CONTEXT = re.compile(r"context length|input_tokens|maximum model length|max_model_len", re.IGNORECASE)
+
+
+def from_reply(status: int, body: bytes) -> GatewayError:
+    """For a reply whose status is not 200, or whose 200 holds an error."""
+    try:
+        payload = jiter.from_json(body)
+    except ValueError:
+        payload = None
+    error = payload.get("error") if isinstance(payload, dict) else None
+    return from_error(error, status)
+
+
+def from_error(error: Any, status: int) -> GatewayError:
+    """From an `error` value; its own `code`, an HTTP status, tells more than the status of a 200 around it."""
+    fields = error if isinstance(error, dict) else {}
+    code = fields.get("code")
+    if isinstance(code, int) and 400 <= code <= 599:
+        status = code
+    if status in (400, 422):
+        return _refused(fields)
+    if status == 404:
+        if isinstance(error, dict):
+            return ModelNotFound("The engine does not serve this model now.", param="model")
+        return EndpointNotSupported("The model that is served does not support this endpoint.")
+    if status == 503:
+        return unavailable()
+    if status == 401:
+        return EngineFailed("The engine did not accept the gateway's own key. The operator must mend this.")
+    return EngineFailed("The engine failed on this request.")
+
+
+def _refused(fields: dict[str, Any]) -> GatewayError:
+    param = fields.get("param")
+    named = param if isinstance(param, str) and _PARAM.fullmatch(param) else None
+    message = fields.get("message")
+    if named == "input_tokens" or (isinstance(message, str) and _CONTEXT.search(message)):
+        return ContextLengthExceeded(
+            "The prompt and the output asked for do not fit the model's context. Shorten the prompt or lower max_tokens.",
+            param="messages" if named in (None, "input_tokens") else named,
+        )
+    where = f"parameter `{named}`" if named else "a parameter or message"
+    return EngineRefused(f"The engine refused the request: {where} is not valid for this model.", param=named)

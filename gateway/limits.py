@@ -1,0 +1,78 @@
+"""Requests per minute: an exact sliding window per key."""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+WINDOW_SECONDS = 60.0
+_SWEEP_EVERY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a window says of one request. `reset` and `retry_after` in seconds from now.
+
+    `reset`: when the window is whole again. `retry_after`: the earliest moment at which a retry can succeed; 0 if allowed.
+    """
+
+    allowed: bool
+    limit: int
+    remaining: int
+    reset: float
+    retry_after: float
+
+
+class RequestWindows:
+    """The last minute's requests of each key, so that no 60 seconds ever hold more than the limit.
+
+    A bucket that refills would let almost twice the limit through in some windows. The price is one number per request of the
+    last minute and key, at most the limit's; keys that were quiet for a window are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[str, deque[float]] = {}
+        self._until_sweep = _SWEEP_EVERY
+
+    def take(self, key_id: str, limit: int, now: float) -> Verdict:
+        """Counts one request at `now` (monotonic seconds) if the limit allows it; a refused one is not counted."""
+        self._sweep(now)
+        taken = self._taken.get(key_id)
+        if taken is None:
+            taken = self._taken[key_id] = deque()
+        while taken and taken[0] <= now - WINDOW_SECONDS:
+            taken.popleft()
+        if len(taken) < limit:
+            taken.append(now)
+            return Verdict(True, limit, limit - len(taken), WINDOW_SECONDS, 0.0)
+        # A limit that was lowered leaves more in the window than it allows: enough of them must leave.
+        wait = taken[len(taken) - limit] + WINDOW_SECONDS - now
+        return Verdict(False, limit, 0, taken[-1] + WINDOW_SECONDS - now, wait)
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def _sweep(self, now: float) -> None:
+        self._until_sweep -= 1
+        if self._until_sweep:
+            return
+        self._until_sweep = _SWEEP_EVERY
+        for key_id in [
+            k for k, taken in self._taken.items() if not taken or taken[-1] <= now - WINDOW_SECONDS
+        ]:
+            del self._taken[key_id]
+
+
+def whole_seconds(seconds: float) -> int:
+    """For `Retry-After`: rounded up, at least 1."""
+    return max(1, math.ceil(seconds))
+
+
+def duration(seconds: float) -> str:
+    """OpenAI's form for `x-ratelimit-reset-*`: `6m0s`, `59.5s`, `120ms`. Rounded up, so never too early."""
+    millis = max(0, math.ceil(seconds * 1000))
+    if millis < 1000:
+        return f"{millis}ms"
+    minutes, rest = divmod(millis, 60_000)
+    whole, part = divmod(rest, 1000)
+    tail = f"{whole}.{part:03d}".rstrip("0").rstrip(".") if part else f"{whole}"
+    return f"{minutes}m{tail}s" if minutes else f"{tail}s"

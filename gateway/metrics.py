@@ -1,0 +1,104 @@
+"""Every metric of the gateway: name, help, unit, labels and buckets, in one place and one registry.
+
+Labels are bounded: tenants, keys and models are ones that exist, routes are the allow-list's or `other`, reasons are error codes.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gateway import __version__
+from gateway.exchange import Exchange
+
+# Every threshold that an alert uses is an edge.
+TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 2.5, 3, 5, 7.5, 10, 20, 40, 80)
+DURATION_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 25, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    """The registry and what is in it. Seconds, bytes and tokens."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "gateway_requests",
+            "Requests answered, by who asked for what and how it ended",
+            ("tenant", "key_id", "model", "route", "status", "reason"),
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "gateway_request_duration_seconds",
+            "From the request's head to the answer's last byte, for requests that reached an engine",
+            ("route", "model"),
+            buckets=DURATION_BUCKETS,
+            registry=registry,
+        )
+        self.ttft = Histogram(
+            "gateway_time_to_first_token_seconds",
+            "From the request's head to the first event of a stream",
+            ("model",),
+            buckets=TTFT_BUCKETS,
+            registry=registry,
+        )
+        self.in_flight = Gauge("gateway_requests_in_flight", "Requests being served now", registry=registry)
+        self.prompt_tokens = Counter(
+            "gateway_prompt_tokens",
+            "Input tokens, as the engine counted",
+            ("tenant", "model"),
+            registry=registry,
+        )
+        self.completion_tokens = Counter(
+            "gateway_completion_tokens",
+            "Output tokens, as the engine counted",
+            ("tenant", "model"),
+            registry=registry,
+        )
+        self.disconnects = Counter(
+            "gateway_client_disconnects",
+            "Clients that left before their answer's end",
+            ("route",),
+            registry=registry,
+        )
+        self.upstream_up = Gauge(
+            "gateway_upstream_up",
+            "1 if the engine answered its last health probe",
+            ("upstream",),
+            registry=registry,
+        )
+        self.upstream_in_flight = Gauge(
+            "gateway_upstream_requests_in_flight",
+            "Requests at the engine now",
+            ("upstream",),
+            registry=registry,
+        )
+        self.store_up = Gauge(
+            "gateway_store_up", "1 if the key store answered its last refresh", registry=registry
+        )
+        self.body_bytes = Gauge(
+            "gateway_inflight_body_bytes", "Request bodies held in memory now", registry=registry
+        )
+        Gauge("gateway_build_info", "1, labelled with the version", ("version",), registry=registry).labels(
+            __version__
+        ).set(1)
+
+    def store(self, up: bool, /) -> None:
+        self.store_up.set(up)
+
+    def upstream(self, name: str, *, up: bool, in_flight: int) -> None:
+        self.upstream_up.labels(name).set(up)
+        self.upstream_in_flight.labels(name).set(in_flight)
+
+    def record(self, exchange: Exchange, duration: float) -> None:
+        """Counts one finished exchange; `duration` in seconds."""
+        who = exchange.principal
+        tenant, key_id = (who.tenant, who.key_id) if who else ("", "")
+        reason = exchange.refused_by or ("client_disconnect" if exchange.client_left else "ok")
+        status = f"{exchange.status // 100}xx"
+        self.requests.labels(tenant, key_id, exchange.model, exchange.route, status, reason).inc()
+        if exchange.client_left:
+            self.disconnects.labels(exchange.route).inc()
+        if exchange.upstream is not None:
+            self.duration.labels(exchange.route, exchange.model).observe(duration)
+        if exchange.ttft is not None:
+            self.ttft.labels(exchange.model).observe(exchange.ttft)
+        if exchange.prompt_tokens is not None:
+            self.prompt_tokens.labels(tenant, exchange.model).inc(exchange.prompt_tokens)
+            self.completion_tokens.labels(tenant, exchange.model).inc(exchange.completion_tokens or 0)

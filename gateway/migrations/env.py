@@ -1,0 +1,11 @@
+"""Alembic's environment. The connection comes from whoever runs the migration; there is no URL to configure."""
+
+from alembic import context
+
+from gateway.store import METADATA
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=METADATA, render_as_batch=True
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,202 @@
+"""From a request's body to what the engine may see. Pure: no I/O, no clock, no state."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jiter
+import orjson
+
+from gateway.endpoints import Endpoint
+from gateway.errors import (
+    BodyNotObject,
+    InvalidJSON,
+    InvalidMaxTokens,
+    InvalidRequest,
+    MaxTokensTooLarge,
+    MissingModel,
+    ModelNotFound,
+)
+
+# Only such a number can overflow to infinity (the largest float has 309 digits); looking for one in the bytes spares a walk
+# through every parsed body.
+_MAY_OVERFLOW = re.compile(rb"[eE]\+?\d{3}|\d{100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the policy needs to know. Output and context in tokens.
+
+    `models` maps every name that a client may use to the name that the engine serves.
+    """
+
+    models: Mapping[str, str]
+    max_model_len: int
+    default_output: int
+    output_cap: int
+    over_cap: Literal["clamp", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A body that the engine may see. `max_tokens` is per choice, and set only where the cap changed the request.
+
+    `hide_usage`: the engine is asked for its usage event, the client did not ask and must not see it.
+    """
+
+    body: bytes
+    model: str
+    stream: bool
+    hide_usage: bool
+    max_tokens: int | None
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """The body as an object. Raises InvalidJSON or BodyNotObject.
+
+    Refused, because two readers could read them differently: duplicate keys, NaN and infinities, lone surrogates, bad UTF-8,
+    and nesting beyond the parser's own bound.
+    """
+    try:
+        value = jiter.from_json(raw, allow_inf_nan=False, catch_duplicate_keys=True)
+    except ValueError as error:
+        raise InvalidJSON(f"The body is not valid JSON: {_position(error)}.") from None
+    if not isinstance(value, dict):
+        raise BodyNotObject("The body must be a JSON object.")
+    if _MAY_OVERFLOW.search(raw) and _has_infinity(value):
+        raise InvalidJSON("The body holds a number that is too large.")
+    return value
+
+
+def decide(endpoint: Endpoint, raw: bytes, rules: Rules) -> Allowed:
+    """The body that goes to the engine. Raises an InvalidRequest that says what to change."""
+    body = parse(raw)
+    model = _model(body, rules)
+    body["model"] = model
+    stream = _flag(body, "stream") if endpoint.streams else False
+    hide_usage = _ask_for_usage(body) if stream else _no_stream_options(body)
+    max_tokens = _cap_output(endpoint, body, rules) if endpoint.output_fields else None
+    try:
+        sent = orjson.dumps(body)
+    except orjson.JSONEncodeError:
+        raise InvalidJSON("The body holds an integer beyond 64 bits.") from None
+    return Allowed(sent, model, stream, hide_usage, max_tokens)
+
+
+def _model(body: Mapping[str, Any], rules: Rules) -> str:
+    name = body.get("model")
+    if name is None:
+        raise MissingModel("`model` is required. GET /v1/models lists what this key may use.", param="model")
+    if not isinstance(name, str):
+        raise InvalidRequest("`model` must be a string.", param="model")
+    served = rules.models.get(name)
+    if served is None:
+        raise ModelNotFound("No such model here. GET /v1/models lists what this key may use.", param="model")
+    return served
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"`{name}` must be true or false.", param=name)
+    return value
+
+
+def _ask_for_usage(body: dict[str, Any]) -> bool:
+    """Makes the engine send its usage event; True if the client did not ask for it."""
+    options = body.get("stream_options")
+    if options is None:
+        options = {}
+    if not isinstance(options, dict):
+        raise InvalidRequest("`stream_options` must be an object.", param="stream_options")
+    asked = _flag(options, "include_usage")
+    # Without the usage event, running counts on every chunk are not wanted either; vLLM would send both.
+    body["stream_options"] = options | {"include_usage": True} if asked else {"include_usage": True}
+    return not asked
+
+
+def _no_stream_options(body: Mapping[str, Any]) -> bool:
+    if body.get("stream_options") is not None:
+        raise InvalidRequest("`stream_options` is only for `stream: true`.", param="stream_options")
+    return False
+
+
+def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> int | None:
+    """Caps every alias so that all choices together stay within the cap. Returns the tokens per choice if it changed any."""
+    choices = _choices(body)
+    allowed = rules.output_cap // choices
+    if allowed < 1:
+        raise InvalidRequest(
+            f"{choices} answers in one request are more than its {rules.output_cap} output tokens.", param="n"
+        )
+    given = {name: _tokens(name, body[name]) for name in endpoint.output_fields if body.get(name) is not None}
+    if not given:
+        default = min(endpoint.output_default or rules.default_output, allowed)
+        body[endpoint.output_fields[0]] = default
+        return default
+    for name, tokens in given.items():
+        if tokens > rules.max_model_len:
+            raise MaxTokensTooLarge(
+                f"`{name}` is {tokens}; the model's whole context is {rules.max_model_len} tokens.",
+                param=name,
+            )
+    if max(given.values()) <= allowed:
+        return None
+    if rules.over_cap == "refuse":
+        name = max(given, key=lambda field: given[field])
+        raise MaxTokensTooLarge(
+            f"`{name}` is {given[name]}; the most is {allowed} per answer here.", param=name
+        )
+    body.update({name: min(tokens, allowed) for name, tokens in given.items()})
+    return allowed
+
+
+def _choices(body: Mapping[str, Any]) -> int:
+    """Answers that one request makes: `n` or `best_of`, for each prompt of a list of prompts."""
+    per_prompt = max(_count(body, "n"), _count(body, "best_of"))
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        return per_prompt * len(prompt)
+    return per_prompt
+
+
+def _count(body: Mapping[str, Any], name: str) -> int:
+    value = body.get(name)
+    if value is None:
+        return 1
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidRequest(f"`{name}` must be a whole number from 1.", param=name)
+    return value
+
+
+def _tokens(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidMaxTokens(f"`{name}` must be a whole number.", param=name)
+    if value < 1:
+        raise InvalidMaxTokens(f"`{name}` must be at least 1.", param=name)
+    return value
+
+
+def _has_infinity(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_infinity, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_infinity, value))
+    return isinstance(value, float) and value in (float("inf"), float("-inf"))
+
+
+def _position(error: ValueError) -> str:
+    """The parser's complaint without anything of the body: jiter quotes a duplicate key's name."""
+    text = str(error)
+    found = re.search(r"at line \d+ column \d+", text)
+    reason = (
+        "duplicate key"
+        if "uplicate key" in text
+        else text[: found.start()].strip()
+        if found
+        else "unreadable"
+    )
+    return f"{reason} {found.group()}" if found else reason

@@ -1,0 +1,177 @@
+"""The public listener: a request's way through the allow-list, identity, body, policy and limits to the engine."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import orjson
+from starlette.types import Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
+
+from gateway import endpoints, limits, policy
+from gateway.accesslog import AccessLog
+from gateway.body import BodyBudget, ClientGone, HeldBody
+from gateway.endpoints import Endpoint, Kind
+from gateway.errors import GatewayError, ModelNotFound, RateLimited
+from gateway.exchange import Exchange
+from gateway.health import ALIVE, Health
+from gateway.identity import KeyDirectory, Principal
+from gateway.metrics import Metrics
+from gateway.relay import Answer, BrokenAnswer, Relay
+from gateway.settings import Settings
+
+_JSON = (b"content-type", b"application/json")
+# What nginx logs for a client that closed its connection; nobody receives it.
+CLIENT_CLOSED = 499
+
+
+@dataclass(frozen=True, slots=True)
+class PublicApp:
+    """The ASGI application. Everything it needs is given; it keeps no state of its own."""
+
+    settings: Settings
+    rules: policy.Rules
+    directory: KeyDirectory
+    windows: limits.RequestWindows
+    budget: BodyBudget
+    relay: Relay
+    health: Health
+    metrics: Metrics
+    access_log: AccessLog
+    log: FilteringBoundLogger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # no WebSocket here: the server answers the handshake with 403
+        exchange = Exchange.begin(scope, self.settings.trusted_proxies)
+        answer = Answer(exchange, send)
+        self.metrics.in_flight.inc()
+        try:
+            await self._serve(exchange, receive, answer)
+        except GatewayError as error:
+            await _refuse(exchange, answer, error)
+        except ClientGone:
+            exchange.client_left = True
+            exchange.status = exchange.status or CLIENT_CLOSED
+        except Exception as error:
+            self._log_fault(exchange, error)
+            if answer.begun:
+                raise  # the server closes the connection: the client sees that the answer is not whole
+            await _refuse(
+                exchange, answer, GatewayError("Something failed in the gateway. It has been logged.")
+            )
+        finally:
+            self.metrics.in_flight.dec()
+            duration = time.monotonic() - exchange.started
+            self.metrics.record(exchange, duration)
+            self.access_log.write(exchange, duration)
+
+    def _log_fault(self, exchange: Exchange, error: Exception) -> None:
+        if isinstance(error, BrokenAnswer):
+            return  # the exchange says what happened
+        exchange.refused_by = GatewayError.code
+        # The error's own text may hold a piece of a prompt: its type and place are enough to find it.
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else None
+        self.log.error("fault", request_id=exchange.request_id, error=type(error).__name__, where=where)
+
+    async def _serve(self, exchange: Exchange, receive: Receive, answer: Answer) -> None:
+        endpoint = endpoints.match(exchange.method, exchange.raw_path)
+        exchange.route = endpoint.path
+        if endpoint.kind is Kind.LIVE:
+            return await _send_json(answer, 200, ALIVE)
+        if endpoint.kind is Kind.READY:
+            ready = self.health.readiness()
+            return await _send_json(answer, ready.status, ready.body)
+        exchange.principal = self.directory.authenticate(exchange.headers.get(b"authorization"))
+        if endpoint.kind is Kind.MODELS:
+            return await _send_json(answer, 200, _model_list(self.rules.models))
+        if endpoint.kind is Kind.MODEL:
+            return await _send_json(answer, 200, _one_model(self.rules.models, exchange.raw_path))
+        await self._ask_engine(exchange, endpoint, exchange.principal, receive, answer)
+
+    async def _ask_engine(
+        self, exchange: Exchange, endpoint: Endpoint, principal: Principal, receive: Receive, answer: Answer
+    ) -> None:
+        settings = self.settings
+        with HeldBody(self.budget, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout) as held:
+            raw = await held.read(exchange.headers, receive)
+            exchange.bytes_in = len(raw)
+            allowed = policy.decide(endpoint, raw, self.rules)
+            exchange.model, exchange.stream = allowed.model, allowed.stream
+            self._charge(exchange, principal)
+            if allowed.max_tokens is not None:
+                exchange.answer_headers.append((b"x-gatehouse-max-tokens", b"%d" % allowed.max_tokens))
+            async with client_present(receive):
+                await self.relay.carry(exchange, endpoint, allowed, answer)
+
+    def _charge(self, exchange: Exchange, principal: Principal) -> None:
+        """Counts the request, last of all checks, so that a refused one costs nothing."""
+        verdict = self.windows.take(principal.key_id, principal.requests_per_minute, time.monotonic())
+        exchange.answer_headers += [
+            (b"x-ratelimit-limit-requests", b"%d" % verdict.limit),
+            (b"x-ratelimit-remaining-requests", b"%d" % verdict.remaining),
+            (b"x-ratelimit-reset-requests", limits.duration(verdict.reset).encode("ascii")),
+        ]
+        if not verdict.allowed:
+            raise RateLimited(
+                f"This key may make {verdict.limit} requests per minute. Wait {limits.whole_seconds(verdict.retry_after)} s.",
+                retry_after=limits.whole_seconds(verdict.retry_after),
+            )
+
+
+@asynccontextmanager
+async def client_present(receive: Receive) -> AsyncIterator[None]:
+    """Cancels the block when the client closes its connection, and turns that into ClientGone."""
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if gone and not task.uncancel():
+            raise ClientGone from None
+        raise
+    finally:
+        watcher.cancel()
+
+
+async def _refuse(exchange: Exchange, answer: Answer, error: GatewayError) -> None:
+    exchange.refused_by = error.code
+    await _send_json(answer, error.status, error.body(), error.headers)
+
+
+async def _send_json(
+    answer: Answer, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    await answer.begin(status, (_JSON, (b"content-length", b"%d" % len(body)), *headers))
+    await answer.write(body, more=False)
+
+
+def _model_list(models: Mapping[str, str]) -> bytes:
+    return orjson.dumps({"object": "list", "data": [_model_card(name) for name in models]})
+
+
+def _one_model(models: Mapping[str, str], raw_path: bytes) -> bytes:
+    name = unquote(raw_path.decode("latin-1").removeprefix(endpoints.MODELS_PREFIX))
+    if name not in models:
+        raise ModelNotFound("No such model here. GET /v1/models lists what this key may use.", param="model")
+    return orjson.dumps(_model_card(name))
+
+
+def _model_card(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gatehouse"}

@@ -1,0 +1,194 @@
+"""The data path: the engine's bytes to the client, unchanged and as they come."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from starlette.types import Send
+
+from gateway import engine_errors
+from gateway.endpoints import Endpoint
+from gateway.errors import EngineFailed, EngineTimeout, GatewayError
+from gateway.exchange import Exchange
+from gateway.policy import Allowed
+from gateway.sse import EventStream, EventTooLarge
+from gateway.upstreams import EngineReply, Pool, Transport
+from gateway.usage import Usage, find_finish_reason, find_usage
+
+# A reply up to this size is sent only when it is whole, so that one that breaks off is still a clean error.
+WHOLE_REPLY_BYTES = 1024 * 1024
+ERROR_REPLY_BYTES = 64 * 1024
+_EVENT_STREAM = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+_JSON = ((b"content-type", b"application/json"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """In seconds: the first byte after the request, between chunks, and the reply as a whole."""
+
+    first_byte: float
+    idle: float
+    total: float
+
+
+class Answer:
+    """The answer to the client: knows whether it has begun, and counts its bytes."""
+
+    def __init__(self, exchange: Exchange, send: Send) -> None:
+        self._exchange = exchange
+        self._send = send
+        self.begun = False
+
+    async def begin(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        self.begun = True
+        self._exchange.status = status
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, *self._exchange.answer_headers],
+            }
+        )
+
+    async def write(self, body: bytes, *, more: bool) -> None:
+        self._exchange.bytes_out += len(body)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+class Relay:
+    """Carries one request to an engine and its reply back."""
+
+    def __init__(self, pool: Pool, transport: Transport, timeouts: Timeouts) -> None:
+        self._pool = pool
+        self._transport = transport
+        self._timeouts = timeouts
+
+    async def carry(self, exchange: Exchange, endpoint: Endpoint, allowed: Allowed, answer: Answer) -> None:
+        """Returns when the client has the whole answer. Raises a GatewayError while nothing has been sent; after that a
+        failure becomes an error event and is noted in the exchange."""
+        with self._pool.pick() as slot:
+            exchange.upstream = slot.upstream.name
+            headers = slot.headers | {"X-Request-Id": exchange.request_id}
+            end = asyncio.get_running_loop().time() + self._timeouts.total
+            try:
+                async with asyncio.timeout(self._timeouts.first_byte) as limit:
+                    reply = await self._transport.post(slot.upstream, endpoint.path, allowed.body, headers)
+                    try:
+                        await self._answer(
+                            exchange, allowed, reply, answer, Patience(limit, self._timeouts.idle, end)
+                        )
+                    finally:
+                        reply.close()
+            except TimeoutError:
+                await _fail(exchange, answer, EngineTimeout("The engine did not answer in time."))
+            except GatewayError as error:
+                await _fail(exchange, answer, error)
+
+    async def _answer(
+        self, exchange: Exchange, allowed: Allowed, reply: EngineReply, answer: Answer, patience: "Patience"
+    ) -> None:
+        if reply.status != 200:
+            raise engine_errors.from_reply(reply.status, await _some(reply, ERROR_REPLY_BYTES))
+        is_stream = reply.content_type.startswith("text/event-stream")
+        if allowed.stream and is_stream:
+            await _relay_events(exchange, EventStream(hide_usage=allowed.hide_usage), reply, answer, patience)
+        elif not allowed.stream and reply.content_type.startswith("application/json"):
+            await _relay_json(exchange, reply, answer, patience)
+        else:
+            raise engine_errors.from_reply(200, await _some(reply, ERROR_REPLY_BYTES))
+
+
+class Patience:
+    """The one timer of a reply: each chunk allows the next its idle time, within the total."""
+
+    def __init__(self, limit: asyncio.Timeout, idle: float, end: float) -> None:
+        self._limit = limit
+        self._idle = idle
+        self._end = end
+        self._now = asyncio.get_running_loop().time
+
+    def renew(self) -> None:
+        self._limit.reschedule(min(self._now() + self._idle, self._end))
+
+
+async def _relay_events(
+    exchange: Exchange, events: EventStream, reply: EngineReply, answer: Answer, patience: Patience
+) -> None:
+    while chunk := await reply.read():
+        patience.renew()
+        try:
+            out = events.feed(chunk)
+        except EventTooLarge:
+            raise EngineFailed("The engine sent an event without an end.") from None
+        if out:
+            if not answer.begun:
+                exchange.ttft = time.monotonic() - exchange.started
+                await answer.begin(200, _EVENT_STREAM)
+            await answer.write(out, more=True)
+        if events.error is not None:
+            break
+    _settle(exchange, events.usage, events.finish_reason)
+    if events.error is not None:
+        raise engine_errors.from_error(events.error, 500)
+    if not events.finished:
+        raise EngineFailed("The engine ended its reply too early.")
+    await answer.write(b"", more=False)
+
+
+async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, patience: Patience) -> None:
+    body = await _some(reply, WHOLE_REPLY_BYTES, patience)
+    if body.lstrip()[:8] == b'{"error"':
+        raise engine_errors.from_reply(200, body)
+    if not body.lstrip().startswith(b"{"):
+        raise EngineFailed("The engine's reply is not JSON.")
+    if len(body) <= WHOLE_REPLY_BYTES:
+        _settle(exchange, find_usage(body), find_finish_reason(body))
+        await answer.begin(200, (*_JSON, (b"content-length", b"%d" % len(body))))
+        await answer.write(body, more=False)
+        return
+    await answer.begin(200, _JSON)
+    tail = b""
+    while body:
+        await answer.write(body, more=True)
+        tail = (tail + body)[-ERROR_REPLY_BYTES:]
+        body = await reply.read()
+        patience.renew()
+    _settle(exchange, find_usage(tail), find_finish_reason(tail))
+    await answer.write(b"", more=False)
+
+
+async def _some(reply: EngineReply, limit: int, patience: Patience | None = None) -> bytes:
+    """The reply, or as much of it as goes just beyond `limit` bytes."""
+    chunks: list[bytes] = []
+    size = 0
+    while size <= limit and (chunk := await reply.read()):
+        if patience:
+            patience.renew()
+        chunks.append(chunk)
+        size += len(chunk)
+    return b"".join(chunks)
+
+
+def _settle(exchange: Exchange, usage: Usage | None, finish_reason: str | None) -> None:
+    exchange.finish_reason = finish_reason
+    if usage is not None:
+        exchange.prompt_tokens, exchange.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+
+
+async def _fail(exchange: Exchange, answer: Answer, error: GatewayError) -> None:
+    """Before the first byte an error is an error; after it, an event that the SDKs raise, and no `[DONE]`."""
+    if not answer.begun:
+        raise error
+    exchange.refused_by = error.code
+    if exchange.stream:
+        await answer.write(b"data: " + error.body() + b"\n\n", more=False)
+    else:
+        raise BrokenAnswer from error
+
+
+class BrokenAnswer(Exception):
+    """A JSON answer broke off after it had begun: the connection must close, so that the client sees it is not whole."""

@@ -1,0 +1,216 @@
+"""The one settings object, read once from the environment, and what it points at: secret files, profile, upstreams."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, HttpUrl, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENV_PREFIX = "GATEWAY_"
+LOOPBACK = "127.0.0.1"
+MIN_SECRET_CHARS = 32
+MIN_SECRET_VARIETY = 10
+_PLACEHOLDER = re.compile(
+    r"change.?me|placeholder|example|your.?(key|secret|token)|secret|password|<.*>", re.IGNORECASE
+)
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+Network = IPv4Network | IPv6Network
+Seconds = Annotated[float, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class ConfigurationError(Exception):
+    """The process cannot start as configured. One line: what is wrong and what to do."""
+
+
+def _networks(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(ip_network(part.strip()) for part in value.split(",") if part.strip())
+    return value
+
+
+class Settings(BaseSettings):
+    """Every `GATEWAY_…` variable. Durations in seconds, sizes in bytes, output in tokens."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field("0.0.0.0", description="address of the public and the internal listener")  # noqa: S104 - a container's
+    port: Port = Field(8080, description="public port")
+    metrics_port: Port = Field(9100, description="internal port: metrics and health")
+    admin_port: Port = Field(8081, description="admin port, on the container's own loopback")
+    data_dir: Path = Field(Path("/data"), description="directory of the key store")
+    secrets_dir: Path = Field(Path("/run/secrets"), description="directory of the secret files")
+    engine_profile: Path = Field(Path("/etc/gatehouse/profile.yaml"), description="the engine's profile file")
+    upstreams_file: Path = Field(Path("/etc/gatehouse/upstreams.yaml"), description="list of engines")
+    model_aliases: dict[str, str] = Field(
+        {}, description="JSON object: name a client may use -> served model name"
+    )
+    default_max_tokens: int = Field(1024, gt=0, description="output tokens where a chat request names none")
+    max_tokens_cap: int = Field(
+        4096, gt=0, description="most output tokens of one request, all its choices together"
+    )
+    max_tokens_mode: Literal["clamp", "refuse"] = Field("clamp", description="what happens above the cap")
+    requests_per_minute: int = Field(60, gt=0, description="per key, unless the key has its own")
+    max_body_bytes: int = Field(
+        1_048_576, gt=0, description="largest request body; Caddy's cap is the same number"
+    )
+    max_inflight_body_bytes: int = Field(67_108_864, gt=0, description="all request bodies held at one time")
+    body_timeout: Seconds = Field(30, description="for a client to send its whole body")
+    connect_timeout: Seconds = Field(5, description="to connect to an engine")
+    first_byte_timeout: Seconds = Field(300, description="for an engine's first byte: queue and prefill")
+    idle_timeout: Seconds = Field(60, description="between two chunks of an engine's reply")
+    total_timeout: Seconds = Field(1800, description="for one reply as a whole")
+    drain_seconds: int = Field(60, gt=0, description="after SIGTERM, for streams to finish")
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = Field(
+        (), description="networks, comma-separated, whose X-Forwarded-For is believed"
+    )
+    ready_file: Path | None = Field(
+        None, description="JSON file with the ports, written once all listeners accept"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level that is logged"
+    )
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> "Settings":
+        """Settings from the environment. Raises ConfigurationError, also for a GATEWAY_ variable that does not exist."""
+        known = {ENV_PREFIX + name.upper() for name in cls.model_fields}
+        for name in sorted(environ):
+            if name.startswith(ENV_PREFIX) and name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise ConfigurationError(
+                    f"{name} is not a setting{f'; did you mean {near[0]}?' if near else ''}. All are in .env.example."
+                )
+        try:
+            return cls()
+        except ValidationError as error:
+            raise ConfigurationError(_first_problem(error, ENV_PREFIX)) from None
+        except ValueError as error:  # pydantic-settings: a value that should be JSON and is not
+            raise ConfigurationError(f"{error}; aliases are one JSON object.") from None
+
+
+class Upstream(BaseModel):
+    """One engine. `key_file` names the file in the secrets directory that holds its API key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+    url: HttpUrl
+    key_file: str = "engine_api_key"
+
+    @property
+    def base(self) -> str:
+        """The URL without a trailing slash."""
+        return str(self.url).rstrip("/")
+
+
+class UpstreamList(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    upstreams: Annotated[tuple[Upstream, ...], Field(min_length=1)]
+
+
+class EngineProfile(BaseModel):
+    """What the gateway needs of the engine's own config file. Lengths in tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    served_model_name: Annotated[
+        tuple[str, ...],
+        Field(alias="served-model-name", min_length=1),
+        BeforeValidator(lambda v: (v,) if isinstance(v, str) else v),
+    ]
+    max_model_len: int = Field(alias="max-model-len", gt=0)
+    max_num_seqs: int = Field(alias="max-num-seqs", gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Secret values, out of every repr."""
+
+    key_pepper: bytes
+    admin_token: str
+    engine_keys: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return "Secrets(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All that `create_app` is built from."""
+
+    settings: Settings
+    secrets: Secrets
+    profile: EngineProfile
+    upstreams: tuple[Upstream, ...]
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str]) -> "Configuration":
+        """Reads environment, secrets, profile and upstreams, once. Raises ConfigurationError."""
+        settings = Settings.read(environ)
+        profile = _load_yaml(EngineProfile, settings.engine_profile)
+        upstreams = _load_yaml(UpstreamList, settings.upstreams_file).upstreams
+        names = [upstream.name for upstream in upstreams]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"{settings.upstreams_file}: two upstreams have the same name.")
+        for alias, model in settings.model_aliases.items():
+            if model not in profile.served_model_name:
+                served = ", ".join(profile.served_model_name)
+                raise ConfigurationError(
+                    f"GATEWAY_MODEL_ALIASES: {alias!r} points to {model!r}; the engine serves {served}."
+                )
+        secrets = Secrets(
+            key_pepper=read_secret(settings.secrets_dir, "key_pepper").encode(),
+            admin_token=read_secret(settings.secrets_dir, "admin_token"),
+            engine_keys={u.name: read_secret(settings.secrets_dir, u.key_file) for u in upstreams},
+        )
+        return cls(settings, secrets, profile, upstreams)
+
+
+def read_secret(directory: Path, name: str) -> str:
+    """The secret in `directory/name`, stripped. Raises ConfigurationError where it is missing, a placeholder or weak."""
+    path = directory / name
+    try:
+        value = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"secret {path} cannot be read ({error.strerror}). `make setup` writes it."
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(
+            f"secret {path} is not plain ASCII. Delete it and run `make setup`."
+        ) from None
+    if _PLACEHOLDER.search(value):
+        raise ConfigurationError(f"secret {path} is a placeholder. Delete it and run `make setup`.")
+    if len(value) < MIN_SECRET_CHARS or len(set(value)) < MIN_SECRET_VARIETY:
+        raise ConfigurationError(
+            f"secret {path} is weak: {MIN_SECRET_CHARS} random characters are the least. Delete it and run `make setup`."
+        )
+    return value
+
+
+def _load_yaml(model: type[ModelT], path: Path) -> ModelT:
+    try:
+        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read ({error.strerror}).") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigurationError(f"{path}: {_first_problem(error, '')}") from None
+
+
+def _first_problem(error: ValidationError, prefix: str) -> str:
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{prefix}{where.upper() if prefix else where}: {first['msg']}"

@@ -1,0 +1,48 @@
+"""Token usage as the engine reports it, read from the bytes that pass."""
+
+import re
+from dataclasses import dataclass
+
+import jiter
+
+KEY = b'"usage":{'
+FINISH_KEY = b'"finish_reason":"'
+_FINISH = re.compile(rb'"finish_reason":"([a-z_]{1,40})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @classmethod
+    def of(cls, value: object) -> "Usage | None":
+        """From a `usage` object; None where it is not one. Embeddings report no completion tokens."""
+        if not isinstance(value, dict):
+            return None
+        prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens") or 0
+        if not isinstance(prompt, int) or not isinstance(completion, int):
+            return None
+        return cls(prompt, completion)
+
+
+def find_usage(body: bytes) -> Usage | None:
+    """From a whole JSON reply, without parsing all of it: the key cannot stand inside a string, its quotes would be escaped."""
+    at = body.rfind(KEY)
+    if at < 0:
+        return None
+    start = at + len(KEY) - 1
+    try:
+        # What follows the object is the rest of the reply: partial mode takes the object and leaves that.
+        return Usage.of(jiter.from_json(body[start : start + 1024], partial_mode=True))
+    except ValueError:
+        return None
+
+
+def find_finish_reason(body: bytes) -> str | None:
+    """Why the last choice ended, from an event or a whole reply."""
+    at = body.rfind(FINISH_KEY)
+    found = _FINISH.match(body, at) if at >= 0 else None
+    return found[1].decode("ascii") if found else None
