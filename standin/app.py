@@ -111,11 +111,11 @@ class Engine:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(EVENTS, None)})
         self._metrics.tokens(generation.prompt_tokens, 0)
         for event in stream_events(generation, self._captures):
-            await _pause(gone, self._config.delay)
+            await _pause(gone, self._config.delay * event.tokens)
             if gone.done():
                 return
-            self._metrics.tokens(0, 1)
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+            self._metrics.tokens(0, event.tokens)
+            await send({"type": "http.response.body", "body": event.data, "more_body": True})
         self._finished(generation, started, first)
         await send({"type": "http.response.body", "body": b""})
 

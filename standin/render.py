@@ -4,7 +4,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from standin.generation import Generation
 from standin.replies import Captures
@@ -15,6 +15,13 @@ _SLOT = "\x00slot\x00"
 _SLOT_JSON = json.dumps(_SLOT)
 _ID_PREFIX = {"chat": "chatcmpl-", "completions": "cmpl-", "embeddings": "embd-"}
 _TEXT_FIELD = {"chat": "content", "completions": "text"}
+
+
+class StreamEvent(NamedTuple):
+    """One event's bytes, and how many completion tokens it carries."""
+
+    data: bytes
+    tokens: int
 
 
 def compact(value: object) -> bytes:
@@ -38,22 +45,22 @@ def whole_body(generation: Generation, captures: Captures) -> bytes:
     return compact({**captured, **_head(generation), "choices": choices, "usage": usage})
 
 
-def stream_events(generation: Generation, captures: Captures) -> Iterator[bytes]:
+def stream_events(generation: Generation, captures: Captures) -> Iterator[StreamEvent]:
     """The events of a streamed reply, one token each, `data: [DONE]` last."""
     chunks = _Chunks(generation, captures)
     if generation.kind == "chat":
-        yield from (chunks.role(index) for index in range(generation.choices))
+        yield from (StreamEvent(chunks.role(index), 0) for index in range(generation.choices))
     tokens = answer_tokens(generation.text_tokens)
     stops = generation.finish_reason == "stop"
     for at, token in enumerate(tokens, start=1):
         ends = not stops and at == len(tokens)
         for index in range(generation.choices):
-            yield chunks.finish(index, token) if ends else chunks.token(index, token, at)
+            yield StreamEvent(chunks.finish(index, token) if ends else chunks.token(index, token, at), 1)
     if stops:
-        yield from (chunks.finish(index, "") for index in range(generation.choices))
+        yield from (StreamEvent(chunks.finish(index, ""), 1) for index in range(generation.choices))
     if generation.include_usage:
-        yield chunks.usage()
-    yield DONE
+        yield StreamEvent(chunks.usage(), 0)
+    yield StreamEvent(DONE, 0)
 
 
 class _Chunks:

@@ -83,3 +83,10 @@ async def test_requests_move_the_page(engine: httpx2.AsyncClient) -> None:
     labels = 'engine="0",model_name="qwen2.5-14b-awq"'
     assert value(reply.content, f"vllm:prompt_tokens_total{{{labels}}}") == 2
     assert value(reply.content, f"vllm:generation_tokens_total{{{labels}}}") == 2
+
+
+async def test_a_stream_counts_its_tokens_and_not_its_events(engine: httpx2.AsyncClient) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}, "n": 3}
+    await engine.post("/v1/completions", json={"prompt": "hello there"} | options)
+    page = (await engine.get("/metrics")).content
+    assert value(page, 'vllm:generation_tokens_total{engine="0",model_name="qwen2.5-14b-awq"}') == 6
