@@ -5,6 +5,7 @@ import os
 import sys
 
 import uvloop
+from prometheus_client import disable_created_metrics
 
 from gateway.accesslog import make_logger, route_library_logs
 from gateway.server import serve
@@ -12,6 +13,7 @@ from gateway.settings import Configuration, ConfigurationError
 
 
 def main() -> int:
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for every counter and histogram, and nobody reads it
     try:
         configuration = Configuration.load(os.environ)
         level = configuration.settings.log_level

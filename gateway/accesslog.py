@@ -1,4 +1,6 @@
-"""One JSON line per request, and all other log lines in the same form. No key, prompt or answer is ever in one."""
+"""One JSON line per request, and all other log lines in the same form. No key, prompt or answer is ever in
+one.
+"""
 
 import logging
 import sys
@@ -28,7 +30,9 @@ def make_logger(level: str, stream: BinaryIO) -> FilteringBoundLogger:
 
 
 def route_library_logs(level: str) -> None:
-    """Sends what libraries log through `logging` to stdout as JSON lines of the same form. Called once, by the process."""
+    """Sends what libraries log through `logging` to stdout as JSON lines of the same form. Called once, by
+    the process.
+    """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -71,6 +75,7 @@ class AccessLog:
             stream=exchange.stream,
             prompt_tokens=exchange.prompt_tokens,
             completion_tokens=exchange.completion_tokens,
+            queue_ms=0.0,  # nothing queues in the gateway yet: the engine's own queue is inside ttft_ms
             ttft_ms=_millis(exchange.ttft),
             duration_ms=_millis(duration),
             upstream=exchange.upstream,

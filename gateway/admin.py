@@ -21,7 +21,7 @@ Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9
 
 
 class NewKey(BaseModel):
-    """What a key is made from. `requests_per_minute` null: the gateway's default; `expires_at` null: never."""
+    """What a key is made of. `requests_per_minute` null: the gateway's default; `expires_at` null: never."""
 
     model_config = ConfigDict(extra="forbid")
 

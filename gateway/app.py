@@ -43,7 +43,9 @@ async def create_app(
     clock: Callable[[], float],
     log: FilteringBoundLogger,
 ) -> AsyncIterator[Apps]:
-    """The gateway, with its background work running until the block ends. `clock` gives seconds since the epoch."""
+    """The gateway, with its background work running until the block ends. `clock` gives seconds since the
+    epoch.
+    """
     settings = configuration.settings
     metrics = Metrics()
     directory = KeyDirectory(

@@ -2,6 +2,7 @@
 
 import asyncio
 from types import TracebackType
+from typing import Self
 
 from prometheus_client import Gauge
 from starlette.types import Receive
@@ -44,7 +45,7 @@ class HeldBody:
         self._timeout = timeout
         self._held = 0
 
-    def __enter__(self) -> "HeldBody":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -53,7 +54,7 @@ class HeldBody:
         self._budget.give_back(self._held)
 
     async def read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body. Raises UnsupportedEncoding, BodyTooLarge, Overloaded, RequestTimeout or ClientGone."""
+        """All of it. Raises UnsupportedEncoding, BodyTooLarge, Overloaded, RequestTimeout or ClientGone."""
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding not in (b"", b"identity"):
             raise UnsupportedEncoding("Send the body uncompressed: Content-Encoding is not accepted.")

@@ -1,7 +1,7 @@
 """`python -m gateway.call METHOD PATH`: one call to the admin API of the process beside it.
 
-A JSON body is read from stdin for POST. Prints `{"status": …, "body": …}` on one line. Exit code 0: there was an answer, whatever its
-status; 2: the settings are wrong; 3: the gateway does not answer.
+A JSON body is read from stdin for POST. Prints `{"status": …, "body": …}` on one line. Exit code 0: there was
+an answer, whatever its status; 2: the settings are wrong; 3: the gateway does not answer.
 """
 
 import http.client

@@ -24,8 +24,8 @@ class Kind(Enum):
 class Endpoint:
     """One allowed path.
 
-    `output_fields` are the aliases that cap the output, the engine's own name first; empty: the route has no output
-    tokens. `output_default` is what stands where none is given; None: the configured default.
+    `output_fields` are the aliases that cap the output, the engine's own name first; empty: the route has no
+    output tokens. `output_default` is what stands where none is given; None: the configured default.
     """
 
     path: str
@@ -69,8 +69,8 @@ def match(method: str, raw_path: bytes) -> Endpoint:
         endpoint = ENDPOINTS["/v1/models/{id}"]
     if endpoint is None:
         raise PathNotFound(
-            "This path is not served here. Paths are matched exactly: POST /v1/chat/completions, /v1/completions, "
-            "/v1/embeddings; GET /v1/models."
+            "This path is not served here. Paths are matched exactly: "
+            "POST /v1/chat/completions, /v1/completions, /v1/embeddings; GET /v1/models."
         )
     if endpoint.method != method:
         raise MethodNotAllowed(

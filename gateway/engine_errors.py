@@ -1,5 +1,6 @@
-"""What an engine's error means for the client. Its own text can hold the client's input and paths on the server, so it is
-classified and never passed on."""
+"""What an engine's error means for the client. Its own text can hold the client's input and paths on the
+server, so it is classified and never passed on.
+"""
 
 import re
 from typing import Any
@@ -31,7 +32,7 @@ def from_reply(status: int, body: bytes) -> GatewayError:
 
 
 def from_error(error: Any, status: int) -> GatewayError:
-    """From an `error` value; its own `code`, an HTTP status, tells more than the status of a 200 around it."""
+    """From an `error` value; its own `code`, an HTTP status, tells more than a 200 around it."""
     fields = error if isinstance(error, dict) else {}
     code = fields.get("code")
     if isinstance(code, int) and 400 <= code <= 599:
@@ -55,7 +56,8 @@ def _refused(fields: dict[str, Any]) -> GatewayError:
     message = fields.get("message")
     if named == "input_tokens" or (isinstance(message, str) and _CONTEXT.search(message)):
         return ContextLengthExceeded(
-            "The prompt and the output asked for do not fit the model's context. Shorten the prompt or lower max_tokens.",
+            "The prompt and the output asked for do not fit the model's context. "
+            "Shorten the prompt or lower max_tokens.",
             param="messages" if named in (None, "input_tokens") else named,
         )
     where = f"parameter `{named}`" if named else "a parameter or message"

@@ -27,7 +27,8 @@
     ├── EngineTimeout                   504 engine_timeout
     └── EngineFailed                    502 engine_error
 
-The status decides which class the official SDKs raise; `code` is stable and for programs, `message` is for people.
+The status decides which class the official SDKs raise; `code` is stable and for programs,
+`message` is for people.
 """
 
 from typing import ClassVar
@@ -36,7 +37,9 @@ import orjson
 
 
 class GatewayError(Exception):
-    """Base of the tree. `message` says why and what to do; it never holds a key, a prompt or an engine's own text."""
+    """Base of the tree. `message` says why and what to do; it never holds a key, a prompt or an engine's own
+    text.
+    """
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"

@@ -11,7 +11,8 @@ from gateway.errors import AuthenticationFailed, ExpiredKey, MissingKey, Revoked
 from gateway.store import KeyRecord, KeyStore, StoreError
 
 REFRESH_SECONDS = 1.0
-# A change is stamped before it is committed, so a refresh looks back this far for changes that were still under way.
+# A change is stamped before it is committed, so a refresh looks back this far for changes that were still
+# under way.
 OVERLAP_SECONDS = 10.0
 
 _HOW = "Send `Authorization: Bearer sk-gh-…`."
@@ -29,12 +30,13 @@ class Principal:
 class StoreWatch(Protocol):
     """Told after each refresh whether the store answered."""
 
-    def __call__(self, up: bool, /) -> None: ...
+    def __call__(self, *, up: bool) -> None: ...
 
 
 class KeyDirectory:
-    """Every key in memory, refreshed from the store. Lookups touch nothing else; a store that is gone changes nothing
-    for known keys, and makes an unknown one a 503 instead of a 401."""
+    """Every key in memory, refreshed from the store. Lookups touch nothing else; a store that is gone changes
+    nothing for known keys, and makes an unknown one a 503 instead of a 401.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,9 @@ class KeyDirectory:
         self.store_up = False
 
     def authenticate(self, authorization: bytes | None) -> Principal:
-        """The caller. Raises AuthenticationFailed (or MissingKey, RevokedKey, ExpiredKey) or StoreUnavailable."""
+        """The caller. Raises AuthenticationFailed (or MissingKey, RevokedKey, ExpiredKey) or
+        StoreUnavailable.
+        """
         parsed = _bearer_key(authorization)
         record = self._records.get(parsed.id)
         if record is None:
@@ -78,7 +82,9 @@ class KeyDirectory:
     async def create(
         self, *, name: str, tenant: str, requests_per_minute: int | None, expires_at: float | None
     ) -> tuple[str, KeyRecord]:
-        """A new key, stored before it is returned: its text, which is nowhere else, and its record. Raises StoreError."""
+        """A new key, stored before it is returned: its text, which is nowhere else, and its record. Raises
+        StoreError.
+        """
         text = keys.generate()
         parsed = keys.parse(text)
         assert parsed is not None
@@ -119,7 +125,7 @@ class KeyDirectory:
             self.store_up = False
         else:
             self.store_up = True
-        self._watch(self.store_up)
+        self._watch(up=self.store_up)
 
     async def keep_fresh(self) -> None:
         """Refreshes until cancelled."""

@@ -1,7 +1,8 @@
 """API keys: their text form, and what is kept of them.
 
-`sk-gh-` + 10 base32 characters of id + `-` + 43 base64url characters of secret + 6 base64url characters of CRC-32 over all
-that stands before. The checksum tells a typo from a wrong key without a look-up, and lets secret scanners recognise keys.
+`sk-gh-` + 10 base32 characters of id + `-` + 43 base64url characters of secret + 6 base64url characters of
+CRC-32 over all that stands before. The checksum tells a typo from a wrong key without a look-up, and lets
+secret scanners recognise keys.
 """
 
 import base64

@@ -12,7 +12,8 @@ _SWEEP_EVERY = 1024
 class Verdict:
     """What a window says of one request. `reset` and `retry_after` in seconds from now.
 
-    `reset`: when the window is whole again. `retry_after`: the earliest moment at which a retry can succeed; 0 if allowed.
+    `reset`: when the window is whole again. `retry_after`: the earliest moment at which a retry can succeed;
+    0 if allowed.
     """
 
     allowed: bool
@@ -25,8 +26,9 @@ class Verdict:
 class RequestWindows:
     """The last minute's requests of each key, so that no 60 seconds ever hold more than the limit.
 
-    A bucket that refills would let almost twice the limit through in some windows. The price is one number per request of the
-    last minute and key, at most the limit's; keys that were quiet for a window are forgotten.
+    A bucket that refills would let almost twice the limit through in some windows. The price is one number
+    per request of the last minute and key, at most the limit's; keys that were quiet for a window are
+    forgotten.
     """
 
     def __init__(self) -> None:
@@ -34,7 +36,9 @@ class RequestWindows:
         self._until_sweep = _SWEEP_EVERY
 
     def take(self, key_id: str, limit: int, now: float) -> Verdict:
-        """Counts one request at `now` (monotonic seconds) if the limit allows it; a refused one is not counted."""
+        """Counts one request at `now` (monotonic seconds) if the limit allows it; a refused one is not
+        counted.
+        """
         self._sweep(now)
         taken = self._taken.get(key_id)
         if taken is None:

@@ -1,6 +1,7 @@
 """Every metric of the gateway: name, help, unit, labels and buckets, in one place and one registry.
 
-Labels are bounded: tenants, keys and models are ones that exist, routes are the allow-list's or `other`, reasons are error codes.
+Labels are bounded: tenants, keys and models are ones that exist, routes are the allow-list's or `other`,
+reasons are error codes.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -79,7 +80,7 @@ class Metrics:
             __version__
         ).set(1)
 
-    def store(self, up: bool, /) -> None:
+    def store(self, *, up: bool) -> None:
         self.store_up.set(up)
 
     def upstream(self, name: str, *, up: bool, in_flight: int) -> None:

@@ -19,8 +19,8 @@ from gateway.errors import (
     ModelNotFound,
 )
 
-# Only such a number can overflow to infinity (the largest float has 309 digits); looking for one in the bytes spares a walk
-# through every parsed body.
+# Only such a number can overflow to infinity (the largest float has 309 digits); looking for one in the bytes
+# spares a walk through every parsed body.
 _MAY_OVERFLOW = re.compile(rb"[eE]\+?\d{3}|\d{100}")
 
 
@@ -40,7 +40,8 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A body that the engine may see. `max_tokens` is per choice, and set only where the cap changed the request.
+    """A body that the engine may see. `max_tokens` is per choice, and set only where the cap changed the
+    request.
 
     `hide_usage`: the engine is asked for its usage event, the client did not ask and must not see it.
     """
@@ -55,8 +56,8 @@ class Allowed:
 def parse(raw: bytes) -> dict[str, Any]:
     """The body as an object. Raises InvalidJSON or BodyNotObject.
 
-    Refused, because two readers could read them differently: duplicate keys, NaN and infinities, lone surrogates, bad UTF-8,
-    and nesting beyond the parser's own bound.
+    Refused, because two readers could read them differently: duplicate keys, NaN and infinities, lone
+    surrogates, bad UTF-8, and nesting beyond the parser's own bound.
     """
     try:
         value = jiter.from_json(raw, allow_inf_nan=False, catch_duplicate_keys=True)
@@ -125,7 +126,9 @@ def _no_stream_options(body: Mapping[str, Any]) -> bool:
 
 
 def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> int | None:
-    """Caps every alias so that all choices together stay within the cap. Returns the tokens per choice if it changed any."""
+    """Caps every alias so that all choices together stay within the cap. Returns the tokens per choice if it
+    changed any.
+    """
     choices = _choices(body)
     allowed = rules.output_cap // choices
     if allowed < 1:

@@ -1,4 +1,6 @@
-"""The public listener: a request's way through the allow-list, identity, body, policy and limits to the engine."""
+"""The public listener: a request's way through the allow-list, identity, body, policy and limits to the
+engine.
+"""
 
 import asyncio
 import time
@@ -84,16 +86,19 @@ class PublicApp:
         endpoint = endpoints.match(exchange.method, exchange.raw_path)
         exchange.route = endpoint.path
         if endpoint.kind is Kind.LIVE:
-            return await _send_json(answer, 200, ALIVE)
+            await _send_json(answer, 200, ALIVE)
+            return
         if endpoint.kind is Kind.READY:
             ready = self.health.readiness()
-            return await _send_json(answer, ready.status, ready.body)
+            await _send_json(answer, ready.status, ready.body)
+            return
         exchange.principal = self.directory.authenticate(exchange.headers.get(b"authorization"))
         if endpoint.kind is Kind.MODELS:
-            return await _send_json(answer, 200, _model_list(self.rules.models))
-        if endpoint.kind is Kind.MODEL:
-            return await _send_json(answer, 200, _one_model(self.rules.models, exchange.raw_path))
-        await self._ask_engine(exchange, endpoint, exchange.principal, receive, answer)
+            await _send_json(answer, 200, _model_list(self.rules.models))
+        elif endpoint.kind is Kind.MODEL:
+            await _send_json(answer, 200, _one_model(self.rules.models, exchange.raw_path))
+        else:
+            await self._ask_engine(exchange, endpoint, exchange.principal, receive, answer)
 
     async def _ask_engine(
         self, exchange: Exchange, endpoint: Endpoint, principal: Principal, receive: Receive, answer: Answer
@@ -119,9 +124,9 @@ class PublicApp:
             (b"x-ratelimit-reset-requests", limits.duration(verdict.reset).encode("ascii")),
         ]
         if not verdict.allowed:
+            wait = limits.whole_seconds(verdict.retry_after)
             raise RateLimited(
-                f"This key may make {verdict.limit} requests per minute. Wait {limits.whole_seconds(verdict.retry_after)} s.",
-                retry_after=limits.whole_seconds(verdict.retry_after),
+                f"This key may make {verdict.limit} requests per minute. Wait {wait} s.", retry_after=wait
             )
 
 

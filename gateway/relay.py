@@ -68,8 +68,9 @@ class Relay:
         self._timeouts = timeouts
 
     async def carry(self, exchange: Exchange, endpoint: Endpoint, allowed: Allowed, answer: Answer) -> None:
-        """Returns when the client has the whole answer. Raises a GatewayError while nothing has been sent; after that a
-        failure becomes an error event and is noted in the exchange."""
+        """Returns when the client has the whole answer. Raises a GatewayError while nothing has been sent;
+        after that a failure becomes an error event and is noted in the exchange.
+        """
         with self._pool.pick() as slot:
             exchange.upstream = slot.upstream.name
             headers = slot.headers | {"X-Request-Id": exchange.request_id}
@@ -191,4 +192,6 @@ async def _fail(exchange: Exchange, answer: Answer, error: GatewayError) -> None
 
 
 class BrokenAnswer(Exception):
-    """A JSON answer broke off after it had begun: the connection must close, so that the client sees it is not whole."""
+    """A JSON answer broke off after it had begun: the connection must close, so that the client sees it is
+    not whole.
+    """

@@ -20,7 +20,8 @@ from gateway.settings import LOOPBACK, Configuration, ConfigurationError
 from gateway.store import SqlKeyStore, StoreError
 from gateway.upstreams import AiohttpTransport
 
-# Longer than Caddy keeps its idle connections to the gateway, so that it is never the gateway that closes one under a request.
+# Longer than Caddy keeps its idle connections to the gateway, so that it is never the gateway that closes one
+# under a request.
 KEEPALIVE_SECONDS = 130
 DATABASE = "gateway.db"
 
@@ -57,7 +58,7 @@ class Server(uvicorn.Server):
 
 
 async def serve(configuration: Configuration, log: FilteringBoundLogger) -> None:
-    """Runs until SIGTERM or SIGINT, then lets streams finish for the drain time. Raises ConfigurationError."""
+    """Runs until SIGTERM or SIGINT, then drains. Raises ConfigurationError."""
     settings = configuration.settings
     listeners = Listeners.bind(configuration)
     store = await _open_store(settings.data_dir)
@@ -133,7 +134,7 @@ def _stop_on_signal(server: Server) -> None:
 
 
 async def _until_started(servers: list[Server]) -> None:
-    while not all(server.started for server in servers):
+    while not all(server.started for server in servers):  # noqa: ASYNC110 - uvicorn has a flag, no event
         await asyncio.sleep(0.01)
 
 

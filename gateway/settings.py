@@ -1,4 +1,6 @@
-"""The one settings object, read once from the environment, and what it points at: secret files, profile, upstreams."""
+"""The one settings object, read once from the environment, and what it points at: secret files, profile,
+upstreams.
+"""
 
 import difflib
 import re
@@ -41,7 +43,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
-    host: str = Field("0.0.0.0", description="address of the public and the internal listener")  # noqa: S104 - a container's
+    host: str = Field("0.0.0.0", description="address of the public and the internal listener")
     port: Port = Field(8080, description="public port")
     metrics_port: Port = Field(9100, description="internal port: metrics and health")
     admin_port: Port = Field(8081, description="admin port, on the container's own loopback")
@@ -80,14 +82,15 @@ class Settings(BaseSettings):
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> "Settings":
-        """Settings from the environment. Raises ConfigurationError, also for a GATEWAY_ variable that does not exist."""
+        """Settings from the environment. Raises ConfigurationError, also for a GATEWAY_ variable that does
+        not exist.
+        """
         known = {ENV_PREFIX + name.upper() for name in cls.model_fields}
         for name in sorted(environ):
             if name.startswith(ENV_PREFIX) and name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                raise ConfigurationError(
-                    f"{name} is not a setting{f'; did you mean {near[0]}?' if near else ''}. All are in .env.example."
-                )
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigurationError(f"{name} is not a setting{hint}. All are in .env.example.")
         try:
             return cls()
         except ValidationError as error:
@@ -176,7 +179,9 @@ class Configuration:
 
 
 def read_secret(directory: Path, name: str) -> str:
-    """The secret in `directory/name`, stripped. Raises ConfigurationError where it is missing, a placeholder or weak."""
+    """The secret in `directory/name`, stripped. Raises ConfigurationError where it is missing, a placeholder
+    or weak.
+    """
     path = directory / name
     try:
         value = path.read_text(encoding="ascii").strip()
@@ -192,7 +197,8 @@ def read_secret(directory: Path, name: str) -> str:
         raise ConfigurationError(f"secret {path} is a placeholder. Delete it and run `make setup`.")
     if len(value) < MIN_SECRET_CHARS or len(set(value)) < MIN_SECRET_VARIETY:
         raise ConfigurationError(
-            f"secret {path} is weak: {MIN_SECRET_CHARS} random characters are the least. Delete it and run `make setup`."
+            f"secret {path} is weak: {MIN_SECRET_CHARS} random characters are the least. "
+            "Delete it and run `make setup`."
         )
     return value
 

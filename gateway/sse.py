@@ -1,8 +1,8 @@
 """The engine's event stream, as bytes. Pure: bytes in, bytes out, no I/O.
 
-Events pass as they are. A whole event is held back only until its end has arrived, may be dropped (usage that nobody asked for), and
-ends the stream if it is an error. Only events that can matter are parsed: a key such as `"usage":` cannot stand inside a JSON
-string, where its quotes would be escaped.
+Events pass as they are. A whole event is held back only until its end has arrived, may be dropped (usage that
+nobody asked for), and ends the stream if it is an error. Only events that can matter are parsed: a key such
+as `"usage":` cannot stand inside a JSON string, where its quotes would be escaped.
 """
 
 import re
@@ -23,7 +23,9 @@ class EventTooLarge(Exception):
 
 
 class EventStream:
-    """One reply's events. After each `feed`, `error`, `usage`, `finished` and `finish_reason` say what has been seen."""
+    """One reply's events. After each `feed`, `error`, `usage`, `finished` and `finish_reason` say what has
+    been seen.
+    """
 
     def __init__(self, *, hide_usage: bool) -> None:
         self._hide_usage = hide_usage

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 METADATA = sa.MetaData()
 
-# Times are seconds since the epoch, UTC: SQLite has no type of its own for them, and a number has one reading everywhere.
+# Times are seconds since the epoch, UTC: SQLite has no type of its own for them, and a number has one reading
+# everywhere.
 API_KEYS = sa.Table(
     "api_keys",
     METADATA,
@@ -63,7 +64,7 @@ class KeyStore(Protocol):
         """Stores a new key, durably, before it returns."""
 
     async def revoke(self, key_id: str, moment: float) -> KeyRecord | None:
-        """Marks a key revoked (an earlier revocation stands) and returns it; None where there is no such key."""
+        """Marks a key revoked (an earlier revocation stands) and returns it; None: no such key."""
 
     async def close(self) -> None: ...
 
@@ -123,7 +124,8 @@ class SqlKeyStore:
 
 def _durable_wal(connection: DBAPIConnection, _record: object) -> None:
     cursor = connection.cursor()
-    # FULL: a revocation that was acknowledged survives a power cut. Writes are rare, so its price is not felt.
+    # FULL: a revocation that was acknowledged survives a power cut. Writes are rare, so its price is not
+    # felt.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

@@ -1,9 +1,11 @@
-"""The engines: which there are, whether they answer, which takes the next request, and the HTTP client to them."""
+"""The engines: which there are, whether they answer, which takes the next request, and the HTTP client to
+them.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 import aiohttp
 
@@ -11,7 +13,8 @@ from gateway.errors import EngineFailed, EngineUnavailable, GatewayError
 from gateway.settings import Upstream
 
 PROBE_SECONDS = 2.0
-# vLLM closes idle connections after 5 s: ours must be gone before, so that no request meets one that is being closed.
+# vLLM closes idle connections after 5 s: ours must be gone before, so that no request meets one that is being
+# closed.
 KEEPALIVE_SECONDS = 4.0
 RETRY_AFTER_SECONDS = 5
 
@@ -23,10 +26,14 @@ class EngineReply(Protocol):
     content_type: str
 
     async def read(self) -> bytes:
-        """What has arrived, at least one byte; empty at the end. Raises EngineFailed if the connection breaks."""
+        """What has arrived, at least one byte; empty at the end. Raises EngineFailed if the connection
+        breaks.
+        """
 
     def close(self) -> None:
-        """Ends the exchange: before the reply's end this closes the connection, so that the engine stops its work."""
+        """Ends the exchange: before the reply's end this closes the connection, so that the engine stops its
+        work.
+        """
 
 
 class Transport(Protocol):
@@ -63,7 +70,9 @@ class AiohttpReply:
 
 
 class AiohttpTransport:
-    """The Transport on aiohttp, whose client costs the least CPU of those that were measured (docs/decisions)."""
+    """The Transport on aiohttp, whose client costs the least CPU of those that were measured
+    (docs/decisions).
+    """
 
     def __init__(self, *, connect_timeout: float) -> None:
         self._session = aiohttp.ClientSession(
@@ -115,20 +124,20 @@ class Slot:
         self.headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._watch = watch
 
-    def note(self, up: bool) -> None:
+    def note(self, *, up: bool) -> None:
         self.up = up
         self._watch(self.upstream.name, up=up, in_flight=self.in_flight)
 
-    def __enter__(self) -> "Slot":
+    def __enter__(self) -> Self:
         self.in_flight += 1
-        self.note(self.up)
+        self.note(up=self.up)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.in_flight -= 1
-        self.note(self.up)
+        self.note(up=self.up)
 
 
 class Pool:
@@ -139,7 +148,9 @@ class Pool:
         self._transport = transport
 
     def pick(self) -> Slot:
-        """The least busy upstream of those that answered their last probe; of all, if none did: the last is never ejected."""
+        """The least busy upstream of those that answered their last probe; of all, if none did: the last is
+        never ejected.
+        """
         return min([s for s in self._slots if s.up] or self._slots, key=lambda slot: slot.in_flight)
 
     def any_up(self) -> bool:
@@ -149,7 +160,7 @@ class Pool:
         """Asks every upstream once."""
 
         async def ask(slot: Slot) -> None:
-            slot.note(await self._transport.healthy(slot.upstream))
+            slot.note(up=await self._transport.healthy(slot.upstream))
 
         await asyncio.gather(*map(ask, self._slots))
 

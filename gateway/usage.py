@@ -29,7 +29,9 @@ class Usage:
 
 
 def find_usage(body: bytes) -> Usage | None:
-    """From a whole JSON reply, without parsing all of it: the key cannot stand inside a string, its quotes would be escaped."""
+    """From a whole JSON reply, without parsing all of it: the key cannot stand inside a string, its quotes
+    would be escaped.
+    """
     at = body.rfind(KEY)
     if at < 0:
         return None

@@ -1,4 +1,4 @@
-"""Alembic's environment. The connection comes from whoever runs the migration; there is no URL to configure."""
+"""Alembic's environment. The connection comes from whoever runs the migration."""
 
 from alembic import context
 
