@@ -56,7 +56,7 @@ install_uv() { # install_uv PYTHON: into build/bootstrap, whose pip also fetches
     say "fetching uv, which installs the locked dependencies"
     rm -rf "$bootstrap"
     "$1" -m venv "$bootstrap" || die "could not make a virtual environment in $bootstrap"
-    "$bootstrap/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
+    "$bootstrap/bin/pip" install -qq --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
         -r "$root/scripts/bootstrap.txt" || die "could not fetch uv (see above): is a package index reachable?"
     printf '%s\n' "$want" >"$bootstrap/.installed"
 }

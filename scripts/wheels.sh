@@ -20,6 +20,6 @@ for group; do
     # shellcheck disable=SC2086 # the flags are words
     uv export --quiet --frozen --no-emit-project --no-annotate --no-header $only --output-file "$dir/$group.txt"
     # shellcheck disable=SC2086
-    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
+    python3 -m pip download -qq --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
         --implementation cp --python-version "$python_version" $platforms --dest "$dir" -r "$dir/$group.txt"
 done
