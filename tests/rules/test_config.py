@@ -1,0 +1,60 @@
+"""Prometheus accepts its configuration, and it scrapes what the stack runs."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prometheus import generate
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "prometheus" / "prometheus.yml"
+TARGETS = {
+    "vllm": "vllm:8000",
+    "gateway": "gateway:9100",
+    "caddy": "caddy:2020",
+    "gpu": "gpu-exporter:9835",
+    "node": "node-exporter:9100",
+    "prometheus": "localhost:9090",
+    "alertmanager": "alertmanager:9093",
+    "grafana": "grafana:3000",
+}
+
+
+@pytest.fixture
+def jobs() -> dict[str, Any]:
+    config = yaml.safe_load(CONFIG.read_text())
+    return {job["job_name"]: job for job in config["scrape_configs"]}
+
+
+@pytest.mark.requires("promtool")
+def test_prometheus_accepts_the_configuration_and_its_rules(promtool: str) -> None:
+    done = subprocess.run([promtool, "check", "config", CONFIG], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rules = sorted((ROOT / "prometheus" / "rules").glob("*.yml"))
+    assert [path.name for path in rules] == ["alerts.yml", "recording.yml"]
+    linted = subprocess.run(
+        [promtool, "check", "rules", "--lint=all", "--lint-fatal", *rules],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+def test_each_service_is_scraped_where_it_listens(jobs: dict[str, Any]) -> None:
+    assert {name: job["static_configs"][0]["targets"] for name, job in jobs.items()} == {
+        name: [target] for name, target in TARGETS.items()
+    }
+
+
+def test_a_second_engine_is_found_in_the_folder_its_override_mounts(jobs: dict[str, Any]) -> None:
+    assert jobs["vllm"]["file_sd_configs"] == [{"files": ["/etc/prometheus-targets/*.yml"]}]
+    [group] = yaml.safe_load((ROOT / "prometheus" / "targets" / "vllm-replica.yml").read_text())
+    assert group == {"targets": ["vllm-replica:8000"]}
+
+
+def test_the_rules_are_what_the_generator_writes() -> None:
+    assert generate.main(["--check"]) == 0
