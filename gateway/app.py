@@ -76,13 +76,14 @@ async def create_app(
     )
     admin = create_admin_app(directory, token=configuration.secrets.admin_token, log=log)
     await asyncio.gather(directory.refresh(), pool.probe())
-    background = [asyncio.create_task(directory.keep_fresh()), asyncio.create_task(pool.keep_probing())]
-    try:
-        yield Apps(public, create_internal_app(metrics, health), admin)
-    finally:
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+    # A fault in what runs beside the requests must end the process, not leave it serving from stale knowledge.
+    async with asyncio.TaskGroup() as group:
+        background = [group.create_task(directory.keep_fresh()), group.create_task(pool.keep_probing())]
+        try:
+            yield Apps(public, create_internal_app(metrics, health), admin)
+        finally:
+            for task in background:
+                task.cancel()
 
 
 def _rules(configuration: Configuration) -> Rules:
