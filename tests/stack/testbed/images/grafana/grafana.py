@@ -1,8 +1,8 @@
 """Stands in for grafana-server where none can be had.
 
 It refuses to start unless the provisioning is what Grafana accepts: data sources complete, dashboard folders
-present, each dashboard with a title and a uid of its own, each panel's data source provisioned. Then it answers
-/api/health and /metrics to anyone, and the search, dashboard and data-source routes to the administrator alone.
+present, each dashboard with a title and a uid of its own, each panel's data source provisioned. Then it
+answers /api/health and /metrics to anyone, and searches, dashboards and data sources to the administrator.
 It draws nothing.
 """
 
