@@ -1,0 +1,1 @@
+"""What stands behind `make`: one command per name the operator types."""

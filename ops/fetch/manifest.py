@@ -1,0 +1,77 @@
+"""`gatehouse-model.json`: what stands in a model directory and where it came from."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ops.fetch.listing import MANIFEST_NAME, RemoteFile
+from ops.fetch.verify import Mismatch, check_file
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What was asked for. `revision` is a branch, a tag or a commit; for a local directory it is empty."""
+
+    source: str
+    repo: str
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What was published. `commit` is None where the source names none; `digest` identifies the content.
+
+    `created` is ISO 8601 in UTC.
+    """
+
+    origin: Origin
+    commit: str | None
+    digest: str
+    files: tuple[RemoteFile, ...]
+    created: str
+
+    def write(self, directory: Path) -> None:
+        body = {
+            **asdict(self.origin),
+            "commit": self.commit,
+            "digest": self.digest,
+            "created": self.created,
+            "files": [asdict(f) for f in self.files],
+        }
+        (directory / MANIFEST_NAME).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, directory: Path) -> "Manifest | None":
+        """The manifest of a model directory; None where there is none that can be read."""
+        try:
+            body = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+            return cls(
+                Origin(body["source"], body["repo"], body["revision"]),
+                body["commit"],
+                body["digest"],
+                tuple(RemoteFile(**f) for f in body["files"]),
+                body["created"],
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(f.size for f in self.files)
+
+    def problems(self, directory: Path, *, hashes: bool) -> list[str]:
+        """What in `directory` is not as published: sizes only, which is instant, or bytes with `hashes`."""
+        found = []
+        for file in self.files:
+            path = directory / file.path
+            try:
+                if hashes:
+                    check_file(path, file)
+                elif path.stat().st_size != file.size:
+                    found.append(f"{file.path} has {path.stat().st_size} bytes, not {file.size}")
+            except OSError as error:
+                found.append(f"{file.path}: {error.strerror}")
+            except Mismatch as mismatch:
+                found.append(str(mismatch))
+        return found
