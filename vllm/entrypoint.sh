@@ -16,8 +16,8 @@ refuse() {
     exit 1
 }
 
-# complete DIRECTORY: the files without which vLLM fails minutes later, and with a traceback.
-complete() {
+# has_all_files DIRECTORY: the files without which vLLM fails minutes later, and with a traceback.
+has_all_files() {
     [ -f "$1/config.json" ] || return 1
     [ -f "$1/tokenizer.json" ] || [ -f "$1/tokenizer_config.json" ] || return 1
     if [ -f "$1/model.safetensors.index.json" ]; then
@@ -34,7 +34,7 @@ complete() {
 model=$(sed -n "s/^model:[[:space:]]*//p" "$profile" | sed "s/[[:space:]]*#.*//; s/^[\"']//; s/[\"'][[:space:]]*$//")
 [ -n "$model" ] || refuse "the profile names no model"
 [ -d "$model" ] || refuse "no model in $model: run make model"
-complete "$model" || refuse "the model in $model is not complete: run make model"
+has_all_files "$model" || refuse "the model in $model is not complete: run make model"
 
 # For this process alone: not an argument that `ps` shows, nor a variable that `docker inspect` shows.
 VLLM_API_KEY=$(cat "$key_file")
