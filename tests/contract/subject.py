@@ -1,0 +1,68 @@
+"""What the contract's tests are run against: a gateway, and behind it an engine, fake or real."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import openai
+
+from tests.fakes.gateway_process import GatewayProcess, Key
+
+ALIAS = "team-model"
+# Long enough that a client can leave a fast engine before the end.
+OUTPUT_CAP = 600
+DEFAULT_TOKENS = 24
+MAX_BODY_BYTES = 20_000
+# For every gateway that the contract's tests are run against.
+SETTINGS = {
+    "GATEWAY_MAX_TOKENS_CAP": str(OUTPUT_CAP),
+    "GATEWAY_DEFAULT_MAX_TOKENS": str(DEFAULT_TOKENS),
+    "GATEWAY_MAX_BODY_BYTES": str(MAX_BODY_BYTES),
+    "GATEWAY_REQUESTS_PER_MINUTE": "100000",
+}
+
+
+class EngineUnderTest(Protocol):
+    """What can be seen of any engine."""
+
+    def requests_seen(self) -> int:
+        """Requests, of any kind but health probes, that have reached the engine so far."""
+
+    def requests_running(self) -> int:
+        """Requests that it is working on now."""
+
+    def completion_tokens(self) -> int:
+        """Tokens that it has generated so far."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A gateway, a key for it, and the engine. `model` is the engine's name for what it serves."""
+
+    gateway: GatewayProcess
+    key: Key
+    engine: EngineUnderTest
+    model: str
+    max_model_len: int
+
+    def sdk(self, key: str | None = None) -> openai.OpenAI:
+        """The official client, without retries."""
+        text = self.key.text if key is None else key
+        return openai.OpenAI(base_url=f"{self.gateway.url}/v1", api_key=text, max_retries=0, timeout=30)
+
+    def async_sdk(self) -> openai.AsyncOpenAI:
+        """The official async client, without retries."""
+        url = f"{self.gateway.url}/v1"
+        return openai.AsyncOpenAI(base_url=url, api_key=self.key.text, max_retries=0, timeout=30)
+
+    def bearer(self) -> dict[str, str]:
+        """The Authorization header."""
+        return {"authorization": f"Bearer {self.key.text}"}
+
+    @contextmanager
+    def engine_sees_nothing(self) -> Iterator[None]:
+        """What happens inside must not reach the engine."""
+        before = self.engine.requests_seen()
+        yield
+        assert self.engine.requests_seen() == before, "the engine saw a request that was to be refused"
