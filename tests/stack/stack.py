@@ -1,4 +1,4 @@
-"""The running stack as a person with a shell on the host sees it: compose commands, containers, ports, processes."""
+"""The running stack as a person with a shell on the host sees it: containers, ports, processes."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.ar
 
 
 def until(what: str, probe: Callable[[], T | None], *, seconds: float, every: float = 0.25) -> T:
-    """The first truthy answer of `probe`, asked again every `every` seconds; fails after `seconds` with `what`."""
+    """The first truthy answer of `probe`, asked every `every` seconds; fails after `seconds`, saying `what`."""
     end = time.monotonic() + seconds
     while True:
         answer = probe()
@@ -31,13 +31,17 @@ def until(what: str, probe: Callable[[], T | None], *, seconds: float, every: fl
 
 @dataclass(frozen=True)
 class Stack:
-    """`home` is a copy of the project that the stack was started from, `environment` what its commands run with,
-    `ports` the published ports by their name in .env."""
+    """A started copy of the project.
+
+    `home` is its folder, `environment` what its commands run with, `ports` the published ports by their name in
+    .env, `hook` the address at which the alert receiver shows what it got.
+    """
 
     home: Path
     project: str
     environment: Mapping[str, str]
     ports: Mapping[str, int]
+    hook: str
 
     def run(
         self, *command: str | Path, check: bool = True, timeout: float = 240, stdin: str | None = None

@@ -99,9 +99,11 @@ python() {
   local image=$1 hash minor
   minor=$(grep -o '^[0-9]*\.[0-9]*' <<<"${image##*:}")
   hash=$(recipe python "$minor")
-  [ "$(label "$image" recipe)" = "$hash" ] && return
-  context python
-  build python "$image" "$hash" "Debian's $minor" --build-arg "PYTHON=$minor"
+  if [ "$(label "$image" recipe)" != "$hash" ]; then
+    context python
+    build python "$image" "$hash" "Debian's $minor" --build-arg "PYTHON=$minor"
+  fi
+  differs "$image" "$(docker run --rm "$image" python3 -c 'import platform; print(platform.python_version())')"
 }
 
 grafana() { checker grafana "$1"; }
