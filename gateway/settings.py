@@ -12,7 +12,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, HttpUrl, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 ENV_PREFIX = "GATEWAY_"
 LOOPBACK = "127.0.0.1"
@@ -24,7 +30,7 @@ _PLACEHOLDER = re.compile(
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Network = IPv4Network | IPv6Network
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -81,22 +87,36 @@ class Settings(BaseSettings):
     )
 
     @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - this and what follows: the base class's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what `read` hands over: no source is looked at behind its back."""
+        return (init_settings,)
+
+    @classmethod
     def read(cls, environ: Mapping[str, str]) -> "Settings":
-        """Settings from the environment. Raises ConfigurationError, also for a GATEWAY_ variable that does
+        """Settings from `environ` alone. Raises ConfigurationError, also for a GATEWAY_ variable that does
         not exist.
         """
-        known = {ENV_PREFIX + name.upper() for name in cls.model_fields}
+        known = [name.upper() for name in cls.model_fields]
         for name in sorted(environ):
-            if name.startswith(ENV_PREFIX) and name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+            if name.startswith(ENV_PREFIX) and (rest := name.removeprefix(ENV_PREFIX)) not in known:
+                near = difflib.get_close_matches(rest, known, n=1)
+                hint = f" (did you mean {ENV_PREFIX}{near[0]}?)" if near else ""
                 raise ConfigurationError(f"{name} is not a setting{hint}. All are in .env.example.")
+        source = EnvSettingsSource(cls)
+        source.env_vars = {name.lower(): value for name, value in environ.items()}
         try:
-            return cls()
+            return cls(**source())
         except ValidationError as error:
             raise ConfigurationError(_first_problem(error, ENV_PREFIX)) from None
-        except ValueError as error:  # pydantic-settings: a value that should be JSON and is not
-            raise ConfigurationError(f"{error}; aliases are one JSON object.") from None
+        except ValueError:  # from pydantic-settings: the one value that should be JSON is not
+            raise ConfigurationError(f"{ENV_PREFIX}MODEL_ALIASES is not a JSON object.") from None
 
 
 class Upstream(BaseModel):
@@ -208,7 +228,7 @@ def _load_yaml(model: type[ModelT], path: Path) -> ModelT:
         raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read ({error.strerror}).") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes that are no UTF-8, a date that is none
         raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     try:
         return model.model_validate(raw)
