@@ -1,0 +1,161 @@
+"""Measuring systems side by side: each repetition runs every system once, so that what disturbs the machine disturbs all."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from bench.arithmetic import cpu_per_unit
+from bench.load import Connection, Progress, Target, WrongReply, body_of, check
+from bench.systems import System
+from standin.config import DEFAULT_MODEL
+
+IDLE_SECONDS = 2.0
+_PROMPT = (
+    "Summarise for the team on call what changed in the service last week, which alerts fired, what was done about each, "
+    "and what is left to do. Be brief, name the people who must act, and end with the three most important points. "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is done. `pause` is the engine's, before each token of a paced stream, in seconds."""
+
+    repetitions: int = 9
+    requests: int = 600
+    connections: int = 8
+    streams: int = 32
+    tokens: int = 100
+    pause: float = 0.015
+
+
+# Raw results: scenario -> system -> one value a repetition, in CPU microseconds.
+Results = dict[str, dict[str, list[float]]]
+
+WHOLE = "non-streamed request"
+PACED_TOKEN = "token of a paced stream"
+PACED_ALL = "token of a paced stream, its request included"
+FAST_ALL = "token at full speed, its request included"
+IDLE = "second without requests"
+SCENARIOS = (WHOLE, PACED_TOKEN, PACED_ALL, FAST_ALL, IDLE)
+
+
+def chat_body(*, stream: bool, tokens: int) -> bytes:
+    """A chat request of about 1 KB, as the OpenAI SDK writes it."""
+    body: dict[str, object] = {
+        "messages": [
+            {"role": "system", "content": "You are a careful assistant. Answer in plain English."},
+            {"role": "user", "content": _PROMPT * 3},
+        ],
+        "model": DEFAULT_MODEL,
+        "max_tokens": tokens,
+        "temperature": 0.2,
+    }
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return orjson.dumps(body)
+
+
+class Bench:
+    """One engine and the systems before it."""
+
+    def __init__(self, engine: System, systems: Sequence[System], plan: Plan) -> None:
+        self._engine = engine
+        self._systems = systems
+        self._plan = plan
+        self._bodies = {stream: chat_body(stream=stream, tokens=plan.tokens) for stream in (False, True)}
+
+    async def run(self) -> Results:
+        """Everything, in this order: one unmeasured repetition, the measured ones. Raises WrongReply."""
+        expected = {stream: await self._ask_engine(body) for stream, body in self._bodies.items()}
+        results: Results = {}
+        for repetition in range(-1, self._plan.repetitions):
+            # The order turns, so that no system always runs after the same other.
+            turn = repetition % len(self._systems)
+            for system in [*self._systems[turn:], *self._systems[:turn]]:
+                measured = await self._one(system, expected)
+                if repetition >= 0:
+                    for scenario, value in measured.items():
+                        results.setdefault(scenario, {}).setdefault(system.name, []).append(value)
+        results[IDLE] = await self._idle()
+        return results
+
+    async def _one(self, system: System, expected: Mapping[bool, bytes]) -> Mapping[str, float]:
+        whole = await self._whole(system, expected[False])
+        token, paced = await self._streams(system, expected[True], self._plan.pause)
+        _, fast = await self._streams(system, expected[True], 0)
+        return {WHOLE: whole, PACED_TOKEN: token, PACED_ALL: paced, FAST_ALL: fast}
+
+    async def _whole(self, system: System, expected: bytes) -> float:
+        """CPU per non-streamed request, over keep-alive connections that ask again as soon as they are answered."""
+        plan = self._plan
+        request = system.target.request(self._bodies[False])
+        connections = [await Connection.open(system.target) for _ in range(plan.connections)]
+
+        async def keep_asking(connection: Connection) -> None:
+            for _ in range(plan.requests // plan.connections):
+                check(await connection.ask(request), expected)
+
+        before = system.cpu_seconds()
+        await asyncio.gather(*map(keep_asking, connections))
+        after = system.cpu_seconds()
+        for connection in connections:
+            connection.close()
+        return cpu_per_unit(before, after, plan.requests // plan.connections * plan.connections)
+
+    async def _streams(self, system: System, expected: bytes, pause: float) -> tuple[float, float]:
+        """CPU per event while all streams run, and per token of all streams with all that their requests cost."""
+        plan = self._plan
+        await self._set_pace(pause)
+        progress = Progress(plan.streams)
+        request = system.target.request(self._bodies[True])
+        connections = [await Connection.open(system.target, progress) for _ in range(plan.streams)]
+
+        async def ask(connection: Connection, after: float) -> None:
+            await asyncio.sleep(after)  # apart, so that the engine does not send the tokens of all at one moment
+            check(await connection.ask(request), expected)
+
+        before = system.cpu_seconds()
+        asked = [
+            asyncio.create_task(ask(connection, at * pause / plan.streams))
+            for at, connection in enumerate(connections)
+        ]
+        await asyncio.wait([asyncio.create_task(progress.all_begun.wait()), *asked], return_when="FIRST_COMPLETED")
+        from_cpu, from_events = system.cpu_seconds(), progress.events
+        await asyncio.wait(asked, return_when="FIRST_COMPLETED")
+        to_cpu, to_events = system.cpu_seconds(), progress.events
+        await asyncio.gather(*asked)
+        after = system.cpu_seconds()
+        for connection in connections:
+            connection.close()
+        steady = cpu_per_unit(from_cpu, to_cpu, to_events - from_events) if pause else 0.0
+        return steady, cpu_per_unit(before, after, plan.streams * plan.tokens)
+
+    async def _idle(self) -> dict[str, list[float]]:
+        """CPU per second of each system while nobody asks: part of all its other values."""
+        before = [system.cpu_seconds() for system in self._systems]
+        started = asyncio.get_running_loop().time()
+        await asyncio.sleep(IDLE_SECONDS)
+        seconds = asyncio.get_running_loop().time() - started
+        return {
+            system.name: [(system.cpu_seconds() - cpu) * 1e6 / seconds]
+            for system, cpu in zip(self._systems, before, strict=True)
+        }
+
+    async def _ask_engine(self, body: bytes) -> bytes:
+        """What the engine itself answers: what every system must answer too."""
+        connection = await Connection.open(self._engine.target)
+        reply = body_of(await connection.ask(self._engine.target.request(body)))
+        connection.close()
+        return reply
+
+    async def _set_pace(self, pause: float) -> None:
+        connection = await Connection.open(self._engine.target)
+        body = b"%f" % pause
+        head = b"POST /pace HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+        body_of(await connection.ask(head + body))
+        connection.close()
+
+
+__all__ = ["SCENARIOS", "Bench", "Plan", "Results", "Target", "WrongReply", "chat_body"]
