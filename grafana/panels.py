@@ -78,7 +78,7 @@ USERS = Row(
         ),
         Panel(
             "Tokens",
-            "Tokens in and out, as the engine counted them. Over Requests: how long questions and answers are.",
+            "Tokens in and out, as the engine counted them. Over Requests: their length.",
             "suffix:tokens/s",
             (
                 Query("sum by (model) (rate(gateway_prompt_tokens_total[$__rate_interval]))", "in {{model}}"),
@@ -112,7 +112,7 @@ ENGINE = Row(
         ),
         Panel(
             "Running and waiting",
-            "Sequences in the engine's batch, and those that wait for room. An idle engine keeps its last value.",
+            "Sequences in the engine's batch, and those that wait. An idle engine keeps its last value.",
             "short",
             (
                 Query("vllm:num_requests_running", "running {{upstream}}"),
@@ -130,7 +130,7 @@ ENGINE = Row(
         ),
         Panel(
             "Preemptions",
-            "Running requests evicted from the KV cache and computed again. Anything but zero is wasted work.",
+            "Running requests evicted from the KV cache and computed again. Any is wasted work.",
             "short",
             (Query("increase(vllm:num_preemptions_total[$__rate_interval])", "{{upstream}}"),),
         ),
@@ -159,7 +159,7 @@ HOST = Row(
         ),
         Panel(
             "GPU memory",
-            "Share of the card's memory in use. The engine takes its share at start: growth is something else.",
+            "Share of the card's memory in use. The engine takes its share at start; growth is not its own.",
             "percentunit",
             (
                 Query(
