@@ -2,9 +2,9 @@
 
 Exit codes: 0 the model is there, 1 it is not (one line says why and what to do), 2 wrong arguments,
 130 interrupted.
-Environment: MODEL_SOURCE (hub, modelscope, local), MODEL_REPO, MODEL_REVISION, MODEL_ROOT (/models),
-MODEL_NAME (directory below it), MODEL_LOCAL_DIR, HF_ENDPOINT, HF_TOKEN, MODELSCOPE_ENDPOINT,
-MODELSCOPE_API_TOKEN.
+Environment: MODEL_PROFILE (the engine's profile: its `model:` says where below MODEL_DIR the model belongs
+and, unless MODEL_REPO says otherwise, which repository it is), MODEL_SOURCE (hub, modelscope, local),
+MODEL_REVISION, MODEL_LOCAL_DIR, HF_ENDPOINT, HF_TOKEN, MODELSCOPE_ENDPOINT, MODELSCOPE_API_TOKEN.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ops.errors import OpsError
 from ops.fetch.manifest import Manifest, Origin
-from ops.fetch.place import origin_of, place_of, present_model
+from ops.fetch.place import Place, model_name, origin_of, present_model
 
 if TYPE_CHECKING:
     from ops.fetch.sources import Source
@@ -67,8 +67,9 @@ def say(line: str) -> None:
 
 
 def _run(environ: Mapping[str, str], *, check: bool, verify: bool) -> Manifest:
-    origin = origin_of(environ)
-    place = place_of(environ, origin)
+    name = model_name(Path(environ.get("MODEL_PROFILE") or "/etc/gatehouse/profile.yaml"))
+    origin = origin_of(environ, name)
+    place = Place(Path(environ.get("MODEL_DIR") or "/models"), name)
     if check:
         return present_model(origin, place)
     from ops.fetch.download import fetch_model  # noqa: PLC0415 - the libraries read their settings here

@@ -38,7 +38,7 @@ def fetch_model(
             present = Manifest.read(place.target)
             if (
                 present is not None
-                and present.origin == origin
+                and present.is_of(origin)
                 and _is_whole(present, place, say, verify=verify)
             ):
                 return present

@@ -55,13 +55,21 @@ class Manifest:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def is_of(self, origin: Origin) -> bool:
+        """Whether this is what `origin` asks for; the commit it was found at is as good as the branch asked for."""
+        asked = (origin.source, origin.repo)
+        return (self.origin.source, self.origin.repo) == asked and origin.revision in {
+            self.origin.revision,
+            self.commit,
+        }
+
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(f.size for f in self.files)
 
     def problems(self, directory: Path, *, hashes: bool) -> list[str]:
-        """What in `directory` is not as published: sizes only, which is instant, or bytes with `hashes`."""
+        """What in `directory` is not as published: sizes only (instant) or bytes with `hashes`."""
         found = []
         for file in self.files:
             path = directory / file.path

@@ -1,5 +1,6 @@
 """Which model is asked for and where it belongs. Standard library only: other commands ask this too."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -10,7 +11,9 @@ from ops.fetch.manifest import Manifest, Origin
 
 SOURCES = ("hub", "modelscope", "local")
 _STAGING = ".incoming"
-_DEFAULT_REVISION = {"hub": "main", "modelscope": "master", "local": ""}
+_MODEL_LINE = re.compile(r"""^model:\s*["']?(?P<path>[^"'#\s]+)""", re.MULTILINE)
+_DEPTH = 3
+_PROFILE_FIX = "Set GATEHOUSE_PROFILE in .env to the name of a file in vllm/profiles."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +32,40 @@ class Place:
         return self.root / _STAGING / f"{self.name.replace('/', '--')}.{listing.digest[:16]}"
 
 
-def origin_of(environ: Mapping[str, str]) -> Origin:
-    """What MODEL_SOURCE, MODEL_REPO and MODEL_REVISION ask for. Raises OpsError where that is nothing."""
+def model_name(profile: Path) -> str:
+    """The model's directory below /models, from `model:` in a profile. Raises OpsError where it names none.
+
+    One line is read with a pattern: the group `model` names no YAML parser.
+    """
+    try:
+        found = _MODEL_LINE.search(profile.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OpsError(f"The profile {profile} cannot be read ({error.strerror}).", _PROFILE_FIX) from None
+    path = PurePosixPath(found["path"]) if found else PurePosixPath()
+    if path.parts[:2] != ("/", "models") or len(path.parts) < _DEPTH or ".." in path.parts:
+        raise OpsError(f"{profile} names no model below /models.", "Write `model: /models/owner/name` in it.")
+    return str(path.relative_to("/models"))
+
+
+def origin_of(environ: Mapping[str, str], name: str) -> Origin:
+    """What MODEL_SOURCE, MODEL_REPO (else `name`) and MODEL_REVISION ask for. Raises OpsError."""
     source = environ.get("MODEL_SOURCE") or "hub"
     if source not in SOURCES:
         raise OpsError(
             f"MODEL_SOURCE={source} does not exist.", f"Set it to one of {', '.join(SOURCES)} in .env."
         )
-    repo = environ.get("MODEL_REPO") or ""
-    if not repo:
-        raise OpsError("MODEL_REPO is not set.", "Set it to the model's owner/name in .env.")
-    revision = "" if source == "local" else environ.get("MODEL_REVISION") or _DEFAULT_REVISION[source]
-    return Origin(source, repo, revision)
-
-
-def place_of(environ: Mapping[str, str], origin: Origin) -> Place:
-    """MODEL_ROOT (/models) and below it MODEL_NAME or the repository's name. Raises OpsError if outside."""
-    name = environ.get("MODEL_NAME") or origin.repo
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or path.parts[0].startswith("."):
-        raise OpsError(f"{name!r} is no directory below the model root.", "Correct MODEL_REPO in .env.")
-    return Place(Path(environ.get("MODEL_ROOT") or "/models"), str(path))
+    revision = "" if source == "local" else environ.get("MODEL_REVISION") or "main"
+    if source == "modelscope" and revision == "main":
+        revision = "master"  # what its repositories call the default branch
+    return Origin(source, environ.get("MODEL_REPO") or name, revision)
 
 
 def present_model(origin: Origin, place: Place) -> Manifest:
-    """The published model's manifest, sizes checked. Raises OpsError if missing, damaged or another."""
+    """The published model's manifest, sizes checked. Raises OpsError if it is not as asked."""
     present = Manifest.read(place.target)
     if present is None:
         raise OpsError(f"There is no model at {place.target}.", "Run `make model`.")
-    if present.origin != origin:
+    if not present.is_of(origin):
         was = f"{present.origin.repo} {present.origin.revision}".strip()
         raise OpsError(
             f"{place.target} holds {was} from {present.origin.source}, not what .env asks for.",

@@ -18,7 +18,7 @@ from ops.fetch import download
 from ops.fetch.download import fetch_model
 from ops.fetch.manifest import Manifest, Origin
 from ops.fetch.modelscope import ModelScopeSource
-from ops.fetch.place import Place, origin_of, place_of, present_model
+from ops.fetch.place import Place, model_name, origin_of, present_model
 from ops.fetch.sources import HubSource, LocalSource, Source
 from tests.capabilities import ROOT
 from tests.unit.ops.model_hubs import (
@@ -115,6 +115,13 @@ def test_a_complete_model_is_left_alone_without_the_network(hub: tuple[HubState,
     assert again == first
     assert said == []
     assert len(hub[0].requests) == asked
+
+
+def test_pinning_the_recorded_commit_fetches_nothing(hub: tuple[HubState, str], place: Place) -> None:
+    first, _ = get(hub_source(hub[1]), place)
+    pinned, said = get(hub_source("http://127.0.0.1:9", COMMIT), place, Origin("hub", REPO, COMMIT))
+    assert pinned == first
+    assert said == []
 
 
 def test_a_broken_connection_goes_on_where_it_stopped(hub: tuple[HubState, str], place: Place) -> None:
@@ -233,7 +240,8 @@ def test_a_new_revision_replaces_the_old_and_keeps_equal_files(
     get(hub_source(url), place)
     before = len(state.fetched(SHARD))
     state.files["config.json"] = b'{"model_type": "qwen3"}'
-    get(hub_source(url, COMMIT), place, Origin("hub", REPO, COMMIT))
+    state.revisions = ("main", "v2", COMMIT)
+    get(hub_source(url, "v2"), place, Origin("hub", REPO, "v2"))
     assert (place.target / "config.json").read_bytes() == state.files["config.json"]
     assert len(state.fetched(SHARD)) == before
     assert not list((place.root / ".incoming").iterdir())
@@ -373,11 +381,17 @@ def test_refusals_of_modelscope_say_the_fix(
     assert fix in error.fix
 
 
+def write_profile(directory: Path) -> Path:
+    profile = directory / "profile.yaml"
+    profile.write_text(f"model: /models/{REPO}\n")
+    return profile
+
+
 def run_module(environ: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "ops.fetch", *arguments],
         cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "HOME": environ["MODEL_ROOT"], **environ},
+        env={"PATH": os.environ["PATH"], "HOME": environ["MODEL_DIR"], **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -387,7 +401,7 @@ def run_module(environ: Mapping[str, str], *arguments: str) -> subprocess.Popen[
 def test_killed_and_started_again_the_process_goes_on(hub: tuple[HubState, str], tmp_path: Path) -> None:
     """The process is killed with half a shard on disk; the second one asks for the rest only."""
     state, url = hub
-    environ = {"MODEL_REPO": REPO, "HF_ENDPOINT": url, "MODEL_ROOT": str(tmp_path)}
+    environ = {"MODEL_PROFILE": str(write_profile(tmp_path)), "HF_ENDPOINT": url, "MODEL_DIR": str(tmp_path)}
 
     state.files[SHARD] = safetensors({"a": 25_000_000})
 
@@ -423,25 +437,45 @@ def test_killed_and_started_again_the_process_goes_on(hub: tuple[HubState, str],
 
 
 def test_the_check_says_what_is_missing_and_needs_no_network(tmp_path: Path) -> None:
-    process = run_module({"MODEL_REPO": REPO, "MODEL_ROOT": str(tmp_path)}, "--check")
+    process = run_module(
+        {"MODEL_PROFILE": str(write_profile(tmp_path)), "MODEL_DIR": str(tmp_path)}, "--check"
+    )
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 1
     assert output == f"model: There is no model at {tmp_path / REPO}. Run `make model`.\n"
 
 
 def test_the_environment_says_what_to_fetch() -> None:
-    assert origin_of({"MODEL_REPO": REPO}) == Origin("hub", REPO, "main")
-    assert origin_of({"MODEL_REPO": REPO, "MODEL_SOURCE": "modelscope"}).revision == "master"
-    assert origin_of({"MODEL_REPO": REPO, "MODEL_SOURCE": "local", "MODEL_REVISION": "x"}).revision == ""
-    assert place_of({"MODEL_ROOT": "/m", "MODEL_NAME": "n"}, ORIGIN).target == Path("/m/n")
+    assert origin_of({}, REPO) == Origin("hub", REPO, "main")
+    assert origin_of({"MODEL_REPO": "a/b", "MODEL_REVISION": "v1"}, REPO) == Origin("hub", "a/b", "v1")
+    assert origin_of({"MODEL_SOURCE": "modelscope", "MODEL_REVISION": "main"}, REPO).revision == "master"
+    assert origin_of({"MODEL_SOURCE": "local", "MODEL_REVISION": "x"}, REPO).revision == ""
+    with pytest.raises(OpsError, match="MODEL_SOURCE=ftp"):
+        origin_of({"MODEL_SOURCE": "ftp"}, REPO)
 
 
 @pytest.mark.parametrize(
-    "environ", [{}, {"MODEL_REPO": REPO, "MODEL_SOURCE": "ftp"}, {"MODEL_REPO": "../x"}, {"MODEL_REPO": "/x"}]
+    "line", ["model: /models/Qwen/tiny", "model:  '/models/Qwen/tiny'  # why", 'model: "/models/Qwen/tiny/"']
 )
-def test_an_environment_that_cannot_be_meant_is_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(OpsError):
-        place_of(environ, origin_of(environ))
+def test_the_profile_says_where_the_model_belongs(tmp_path: Path, line: str) -> None:
+    profile = tmp_path / "p.yaml"
+    profile.write_text(f"# model: /models/x\n{line}\ndtype: half\n")
+    assert model_name(profile) == REPO
+
+
+@pytest.mark.parametrize(
+    "line", ["", "model: Qwen/tiny", "model: /models", "model: /models/../etc", "  model: /models/a"]
+)
+def test_a_profile_without_a_model_below_the_root_is_refused(tmp_path: Path, line: str) -> None:
+    profile = tmp_path / "p.yaml"
+    profile.write_text(line)
+    with pytest.raises(OpsError, match="names no model"):
+        model_name(profile)
+
+
+def test_the_profiles_of_the_project_name_their_models() -> None:
+    names = {model_name(path) for path in (ROOT / "vllm" / "profiles").glob("*.yaml")}
+    assert names == {"Qwen/Qwen2.5-14B-Instruct-AWQ", "Qwen/Qwen2.5-14B-Instruct"}
 
 
 def test_another_origin_is_not_taken_for_the_one_asked(hub: tuple[HubState, str], place: Place) -> None:
