@@ -18,8 +18,8 @@ NAMED = re.compile(r"(?:^|[`\s(])make ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)*)", fla
 CODE = re.compile(r"```(?:sh|bash|console)?\n(.*?)```|`([^`\n]+)`", flags=re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
-# Addresses, ports and paths inside the container: compose publishes and mounts what fits their defaults, and names the
-# one proxy whose word is taken.
+# Addresses, ports and paths inside the container: compose publishes and mounts what fits their defaults, and
+# names the one proxy whose word is taken.
 SET_BY_THE_STACK = {
     *("GATEWAY_HOST", "GATEWAY_PORT", "GATEWAY_METRICS_PORT", "GATEWAY_ADMIN_PORT", "GATEWAY_DATA_DIR"),
     *("GATEWAY_SECRETS_DIR", "GATEWAY_ENGINE_PROFILE", "GATEWAY_UPSTREAMS_FILE", "GATEWAY_READY_FILE"),
