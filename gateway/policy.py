@@ -129,11 +129,12 @@ def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> int |
     """Caps every alias so that all choices together stay within the cap. Returns the tokens per choice if it
     changed any.
     """
-    choices = _choices(body)
+    choices, most = _choices(body)
     allowed = rules.output_cap // choices
     if allowed < 1:
         raise InvalidRequest(
-            f"{choices} answers in one request are more than its {rules.output_cap} output tokens.", param="n"
+            f"`{most}` asks for more answers than one request may have output tokens, {rules.output_cap}.",
+            param=most,
         )
     given = {name: _tokens(name, body[name]) for name in endpoint.output_fields if body.get(name) is not None}
     if not given:
@@ -143,27 +144,27 @@ def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> int |
     for name, tokens in given.items():
         if tokens > rules.max_model_len:
             raise MaxTokensTooLarge(
-                f"`{name}` is {tokens}; the model's whole context is {rules.max_model_len} tokens.",
+                f"`{name}` is more than the model's whole context, {rules.max_model_len} tokens.",
                 param=name,
             )
     if max(given.values()) <= allowed:
         return None
     if rules.over_cap == "refuse":
         name = max(given, key=lambda field: given[field])
-        raise MaxTokensTooLarge(
-            f"`{name}` is {given[name]}; the most is {allowed} per answer here.", param=name
-        )
+        raise MaxTokensTooLarge(f"`{name}` is more than {allowed}, the most per answer here.", param=name)
     body.update({name: min(tokens, allowed) for name, tokens in given.items()})
     return allowed
 
 
-def _choices(body: Mapping[str, Any]) -> int:
-    """Answers that one request makes: `n` or `best_of`, for each prompt of a list of prompts."""
-    per_prompt = max(_count(body, "n"), _count(body, "best_of"))
+def _choices(body: Mapping[str, Any]) -> tuple[int, str]:
+    """Answers that one request makes, `n` or `best_of` for each prompt of a list of prompts; and the field
+    that asks for most.
+    """
+    asked = {"n": _count(body, "n"), "best_of": _count(body, "best_of"), "prompt": 1}
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        return per_prompt * len(prompt)
-    return per_prompt
+        asked["prompt"] = len(prompt)
+    return max(asked["n"], asked["best_of"]) * asked["prompt"], max(asked, key=lambda name: asked[name])
 
 
 def _count(body: Mapping[str, Any], name: str) -> int:
@@ -194,7 +195,7 @@ def _has_infinity(value: object) -> bool:
 def _position(error: ValueError) -> str:
     """The parser's complaint without anything of the body: jiter quotes a duplicate key's name."""
     text = str(error)
-    found = re.search(r"at line \d+ column \d+", text)
+    found = re.search(r"at line \d+ column \d+$", text)
     reason = (
         "duplicate key"
         if "uplicate key" in text
