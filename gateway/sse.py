@@ -14,7 +14,8 @@ from gateway.usage import FINISH_KEY, KEY, Usage, find_finish_reason
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r)", re.DOTALL)
+# Empty lines beyond the one that ends an event go with it, so that no byte is left between two events.
+_EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r)[\r\n]*", re.DOTALL)
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
