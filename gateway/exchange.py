@@ -23,7 +23,7 @@ class Exchange:
 
     method: str
     raw_path: bytes
-    headers: dict[bytes, bytes]
+    headers: dict[bytes, bytes] = field(repr=False)  # the key is in there
     request_id: str
     client_ip: str
     started: float

@@ -134,8 +134,11 @@ class KeyDirectory:
             await self.refresh()
 
     def _apply(self, record: KeyRecord) -> None:
-        self._records[record.id] = record
         self._newest = max(self._newest, record.changed_at)
+        known = self._records.get(record.id)
+        if known is not None and known.revoked_at is not None and record.revoked_at is None:
+            return  # read before the revocation, arrived after it: a revoked key stays revoked
+        self._records[record.id] = record
 
 
 def _bearer_key(authorization: bytes | None) -> keys.ParsedKey:
