@@ -8,6 +8,7 @@ from typing import Protocol
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.util.exc import CommandError
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -78,12 +79,13 @@ class SqlKeyStore:
     @classmethod
     async def open_sqlite(cls, path: Path) -> "SqlKeyStore":
         """Opens the file and brings its schema up to date. Raises StoreError."""
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        engine = create_async_engine(sa.URL.create("sqlite+aiosqlite", database=str(path)))
         sa.event.listen(engine.sync_engine, "connect", _durable_wal)
         try:
             async with engine.begin() as connection:
                 await connection.run_sync(_migrate)
-        except (sa.exc.SQLAlchemyError, OSError) as error:
+        except (sa.exc.SQLAlchemyError, CommandError, OSError) as error:
+            # CommandError: the file's schema is one that this version does not know.
             await engine.dispose()
             raise StoreError(f"the key store {path} cannot be opened") from error
         return cls(engine)
@@ -133,6 +135,7 @@ def _durable_wal(connection: DBAPIConnection, _record: object) -> None:
 
 def _migrate(connection: sa.Connection) -> None:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    scripts = str(Path(__file__).parent / "migrations")
+    config.set_main_option("script_location", scripts.replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
