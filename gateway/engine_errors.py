@@ -18,6 +18,8 @@ from gateway.errors import (
 from gateway.upstreams import unavailable
 
 _PARAM = re.compile(r"[a-z][a-z0-9_.]{0,63}")
+# What vLLM names as `param` although no request has such a field.
+_NOT_FIELDS = ("body", "input_tokens", "input_text")
 _CONTEXT = re.compile(r"context length|input_tokens|maximum model length|max_model_len", re.IGNORECASE)
 
 
@@ -29,6 +31,17 @@ def from_reply(status: int, body: bytes) -> GatewayError:
         payload = None
     error = payload.get("error") if isinstance(payload, dict) else None
     return from_error(error, status)
+
+
+def find_error(body: bytes) -> Any:
+    """The top-level `error` of a reply that says 200; None where it has none. `body` may be cut off."""
+    if b'"error"' not in body:
+        return None
+    try:
+        payload = jiter.from_json(body, partial_mode=True)
+    except ValueError:
+        return None
+    return payload.get("error") if isinstance(payload, dict) else None
 
 
 def from_error(error: Any, status: int) -> GatewayError:
@@ -52,13 +65,14 @@ def from_error(error: Any, status: int) -> GatewayError:
 
 def _refused(fields: dict[str, Any]) -> GatewayError:
     param = fields.get("param")
-    named = param if isinstance(param, str) and _PARAM.fullmatch(param) else None
+    field = param.removeprefix("body.") if isinstance(param, str) else ""
+    named = field if _PARAM.fullmatch(field) and field not in _NOT_FIELDS else None
     message = fields.get("message")
-    if named == "input_tokens" or (isinstance(message, str) and _CONTEXT.search(message)):
+    if param == "input_tokens" or (isinstance(message, str) and _CONTEXT.search(message)):
         return ContextLengthExceeded(
             "The prompt and the output asked for do not fit the model's context. "
             "Shorten the prompt or lower max_tokens.",
-            param="messages" if named in (None, "input_tokens") else named,
+            param=named or "messages",
         )
     where = f"parameter `{named}`" if named else "a parameter or message"
     return EngineRefused(f"The engine refused the request: {where} is not valid for this model.", param=named)

@@ -76,7 +76,8 @@ class Relay:
             headers = slot.headers | {"X-Request-Id": exchange.request_id}
             end = asyncio.get_running_loop().time() + self._timeouts.total
             try:
-                async with asyncio.timeout(self._timeouts.first_byte) as limit:
+                first_byte = min(self._timeouts.first_byte, self._timeouts.total)
+                async with asyncio.timeout(first_byte) as limit:
                     reply = await self._transport.post(slot.upstream, endpoint.path, allowed.body, headers)
                     try:
                         await self._answer(
@@ -85,9 +86,10 @@ class Relay:
                     finally:
                         reply.close()
             except TimeoutError:
-                await _fail(exchange, answer, EngineTimeout("The engine did not answer in time."))
+                late = EngineTimeout("The engine did not answer in time.")
+                await _fail(exchange, answer, late, self._timeouts.idle)
             except GatewayError as error:
-                await _fail(exchange, answer, error)
+                await _fail(exchange, answer, error, self._timeouts.idle)
 
     async def _answer(
         self, exchange: Exchange, allowed: Allowed, reply: EngineReply, answer: Answer, patience: "Patience"
@@ -142,8 +144,9 @@ async def _relay_events(
 
 async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, patience: Patience) -> None:
     body = await _some(reply, WHOLE_REPLY_BYTES, patience)
-    if body.lstrip()[:8] == b'{"error"':
-        raise engine_errors.from_reply(200, body)
+    error = engine_errors.find_error(body)
+    if error:
+        raise engine_errors.from_error(error, 200)
     if not body.lstrip().startswith(b"{"):
         raise EngineFailed("The engine's reply is not JSON.")
     if len(body) <= WHOLE_REPLY_BYTES:
@@ -180,18 +183,22 @@ def _settle(exchange: Exchange, usage: Usage | None, finish_reason: str | None) 
         exchange.prompt_tokens, exchange.completion_tokens = usage.prompt_tokens, usage.completion_tokens
 
 
-async def _fail(exchange: Exchange, answer: Answer, error: GatewayError) -> None:
+async def _fail(exchange: Exchange, answer: Answer, error: GatewayError, patience: float) -> None:
     """Before the first byte an error is an error; after it, an event that the SDKs raise, and no `[DONE]`."""
     if not answer.begun:
         raise error
     exchange.refused_by = error.code
-    if exchange.stream:
-        await answer.write(b"data: " + error.body() + b"\n\n", more=False)
-    else:
+    if not exchange.stream:
+        raise BrokenAnswer from error
+    try:
+        # A client that stopped reading may be why it failed; it must not hold its place for ever.
+        async with asyncio.timeout(patience):
+            await answer.write(b"data: " + error.body() + b"\n\n", more=False)
+    except TimeoutError:
         raise BrokenAnswer from error
 
 
 class BrokenAnswer(Exception):
-    """A JSON answer broke off after it had begun: the connection must close, so that the client sees it is
-    not whole.
+    """An answer broke off after it had begun: the connection must close, so that the client sees it is not
+    whole.
     """

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import jiter
 
@@ -23,9 +24,14 @@ class Usage:
         if not isinstance(value, dict):
             return None
         prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens") or 0
-        if not isinstance(prompt, int) or not isinstance(completion, int):
+        if not _is_count(prompt) or not _is_count(completion):
             return None
         return cls(prompt, completion)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether a counter may be raised by it: one that is negative or beyond 64 bits is a broken reply."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 def find_usage(body: bytes) -> Usage | None:
