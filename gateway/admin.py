@@ -18,6 +18,10 @@ from gateway.identity import KeyDirectory
 from gateway.store import KeyRecord, StoreError
 
 Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]*$")]
+# What every part can hold as a date, in any time zone.
+Expiry = Annotated[
+    AwareDatetime, Field(gt=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))
+]
 
 
 class NewKey(BaseModel):
@@ -28,7 +32,7 @@ class NewKey(BaseModel):
     name: Label
     tenant: Label = "default"
     requests_per_minute: int | None = Field(None, ge=1, le=1_000_000)
-    expires_at: AwareDatetime | None = None
+    expires_at: Expiry | None = None
 
 
 class KeyView(BaseModel):
@@ -121,7 +125,8 @@ async def _as_json(_: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    # Numbers: where in the text the JSON is broken.
+    where = ".".join(part for part in first["loc"] if isinstance(part, str) and part != "body")
     return await _as_json(request, InvalidRequest(f"{where or 'body'}: {first['msg']}", param=where or None))
 
 
