@@ -76,7 +76,7 @@ async def create_app(
     )
     admin = create_admin_app(directory, token=configuration.secrets.admin_token, log=log)
     await asyncio.gather(directory.refresh(), pool.probe())
-    # A fault in what runs beside the requests must end the process, not leave it serving from stale knowledge.
+    # A fault in what runs beside the requests must end the process, not leave it serving stale knowledge.
     async with asyncio.TaskGroup() as group:
         background = [group.create_task(directory.keep_fresh()), group.create_task(pool.keep_probing())]
         try:

@@ -20,10 +20,11 @@
     │   ├── MissingKey                  401 missing_api_key
     │   ├── RevokedKey                  401 revoked_api_key
     │   └── ExpiredKey                  401 expired_api_key
-    ├── RateLimited                     429 rate_limit_exceeded
-    ├── StoreUnavailable                503 store_unavailable
-    ├── Overloaded                      503 overloaded
-    ├── EngineUnavailable               503 engine_unavailable
+    ├── Retryable                       (with Retry-After)
+    │   ├── RateLimited                 429 rate_limit_exceeded
+    │   ├── StoreUnavailable            503 store_unavailable
+    │   ├── Overloaded                  503 overloaded
+    │   └── EngineUnavailable           503 engine_unavailable
     ├── EngineTimeout                   504 engine_timeout
     └── EngineFailed                    502 engine_error
 
