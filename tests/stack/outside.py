@@ -1,4 +1,4 @@
-"""Another machine: a network namespace joined to the host by one cable, with an address that exists nowhere else."""
+"""Another machine: a network namespace that one cable joins to the host."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ OUTSIDE_ADDRESS = "198.51.100.2"
 
 @dataclass(frozen=True)
 class Outside:
-    """Like any machine beside the host it has no route to addresses behind the host, unless it is given one."""
+    """Like any machine beside the host it has no route to what is behind the host, unless it is given one."""
 
     namespace: str
     address: str = OUTSIDE_ADDRESS

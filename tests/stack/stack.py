@@ -19,7 +19,7 @@ CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.ar
 
 
 def until(what: str, probe: Callable[[], T | None], *, seconds: float, every: float = 0.25) -> T:
-    """The first truthy answer of `probe`, asked every `every` seconds; fails after `seconds`, saying `what`."""
+    """The first truthy answer of `probe`, asked every `every` seconds; fails after `seconds`."""
     end = time.monotonic() + seconds
     while True:
         answer = probe()
@@ -33,7 +33,7 @@ def until(what: str, probe: Callable[[], T | None], *, seconds: float, every: fl
 class Stack:
     """A started copy of the project.
 
-    `home` is its folder, `environment` what its commands run with, `ports` the published ports by their name in
+    `home` is its folder, `environment` what its commands run with, `ports` the published ports by name in
     .env, `hook` the address at which the alert receiver shows what it got.
     """
 

@@ -10,7 +10,8 @@ import pytest
 from tests.stack.stack import Stack
 
 SERVICES = (
-    "alertmanager", "caddy", "gateway", "gpu-exporter", "grafana", "loopback", "node-exporter", "prometheus", "vllm",
+    "alertmanager", "caddy", "gateway", "gpu-exporter", "grafana", "loopback", "node-exporter", "prometheus",
+    "vllm",
 )  # fmt: skip
 NET_BIND_SERVICE = 1 << 10
 # The official binary carries this as a file capability and cannot be executed without it.

@@ -175,7 +175,8 @@ def test_the_forwarder_serves_no_container(port: int, stack: Stack) -> None:
     "path",
     [
         "/metrics", "/admin/keys", "/health", "/docs", "/openapi.json", "/tokenize", "/v1/../metrics",
-        "/v1/load_lora_adapter", "//v1/models", "/%76%31/models", "/grafana/metrics", "/config/", "/api/v1/query?query=up",
+        "/v1/load_lora_adapter", "//v1/models", "/%76%31/models", "/grafana/metrics", "/config/",
+        "/api/v1/query?query=up",
     ],
 )  # fmt: skip
 def test_caddy_leads_to_nothing_but_the_api_and_grafana(
