@@ -28,7 +28,7 @@ $(OPS):
 
 test: ## install what the tests need, run all that this machine can, say what was left out
 	@scripts/env.sh dev
-	@$(PYTHON_BIN) -m pytest --cov --cov-report=term $(ARGS)
+	@$(PYTHON_BIN) -m pytest --cov --cov-report=term --durations=10 --durations-min=5 $(ARGS)
 
 test-fast: ## unit and gateway tests only, in under a minute
 	@scripts/env.sh dev
