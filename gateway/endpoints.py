@@ -24,6 +24,7 @@ class Kind(Enum):
 class Endpoint:
     """One allowed path.
 
+    `prompt_field` is where the request's input stands, named when it is too long.
     `output_fields` are the aliases that cap the output, the engine's own name first; empty: the route has no
     output tokens. `output_default` is what stands where none is given; None: the configured default.
     """
@@ -31,6 +32,7 @@ class Endpoint:
     path: str
     method: str
     kind: Kind
+    prompt_field: str = ""
     streams: bool = False
     output_fields: tuple[str, ...] = ()
     output_default: int | None = None
@@ -41,14 +43,21 @@ _ALL = (
         "/v1/chat/completions",
         "POST",
         Kind.ENGINE,
+        prompt_field="messages",
         streams=True,
         output_fields=("max_tokens", "max_completion_tokens"),
     ),
     # 16 is the default that OpenAI's reference documents for this route and that vLLM keeps.
     Endpoint(
-        "/v1/completions", "POST", Kind.ENGINE, streams=True, output_fields=("max_tokens",), output_default=16
+        "/v1/completions",
+        "POST",
+        Kind.ENGINE,
+        prompt_field="prompt",
+        streams=True,
+        output_fields=("max_tokens",),
+        output_default=16,
     ),
-    Endpoint("/v1/embeddings", "POST", Kind.ENGINE),
+    Endpoint("/v1/embeddings", "POST", Kind.ENGINE, prompt_field="input"),
     Endpoint("/v1/models", "GET", Kind.MODELS),
     Endpoint("/v1/models/{id}", "GET", Kind.MODEL),
     Endpoint("/livez", "GET", Kind.LIVE),

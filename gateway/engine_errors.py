@@ -18,8 +18,9 @@ from gateway.errors import (
 from gateway.upstreams import unavailable
 
 _PARAM = re.compile(r"[a-z][a-z0-9_.]{0,63}")
-# What vLLM names as `param` although no request has such a field.
-_NOT_FIELDS = ("body", "input_tokens", "input_text")
+# What vLLM names as `param` although no request has such a field: the prompt, measured.
+_INPUT = ("input_tokens", "input_text")
+_NOT_FIELDS = ("body", *_INPUT)
 _CONTEXT = re.compile(r"context length|input_tokens|maximum model length|max_model_len", re.IGNORECASE)
 
 
@@ -68,11 +69,11 @@ def _refused(fields: dict[str, Any]) -> GatewayError:
     field = param.removeprefix("body.") if isinstance(param, str) else ""
     named = field if _PARAM.fullmatch(field) and field not in _NOT_FIELDS else None
     message = fields.get("message")
-    if param == "input_tokens" or (isinstance(message, str) and _CONTEXT.search(message)):
+    if param in _INPUT or (isinstance(message, str) and _CONTEXT.search(message)):
         return ContextLengthExceeded(
             "The prompt and the output asked for do not fit the model's context. "
             "Shorten the prompt or lower max_tokens.",
-            param=named or "messages",
+            param=named,
         )
     where = f"parameter `{named}`" if named else "a parameter or message"
     return EngineRefused(f"The engine refused the request: {where} is not valid for this model.", param=named)

@@ -8,7 +8,7 @@ from starlette.types import Send
 
 from gateway import engine_errors
 from gateway.endpoints import Endpoint
-from gateway.errors import EngineFailed, EngineTimeout, GatewayError
+from gateway.errors import ContextLengthExceeded, EngineFailed, EngineTimeout, GatewayError
 from gateway.exchange import Exchange
 from gateway.policy import Allowed
 from gateway.sse import EventStream, EventTooLarge
@@ -89,6 +89,10 @@ class Relay:
                 late = EngineTimeout("The engine did not answer in time.")
                 await _fail(exchange, answer, late, self._timeouts.idle)
             except GatewayError as error:
+                if isinstance(error, ContextLengthExceeded):
+                    error.param = (
+                        error.param or endpoint.prompt_field
+                    )  # the engine does not say where it stands
                 await _fail(exchange, answer, error, self._timeouts.idle)
 
     async def _answer(
