@@ -89,10 +89,8 @@ class Relay:
                 late = EngineTimeout("The engine did not answer in time.")
                 await _fail(exchange, answer, late, self._timeouts.idle)
             except GatewayError as error:
-                if isinstance(error, ContextLengthExceeded):
-                    error.param = (
-                        error.param or endpoint.prompt_field
-                    )  # the engine does not say where it stands
+                if isinstance(error, ContextLengthExceeded):  # the engine does not name the route's field
+                    error.param = error.param or endpoint.prompt_field
                 await _fail(exchange, answer, error, self._timeouts.idle)
 
     async def _answer(

@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 MIN_SECRET_CHARS = 32
 MIN_SECRET_VARIETY = 10
 _PLACEHOLDER = re.compile(
-    r"change.?me|placeholder|example|your.?(key|secret|token)|secret|password|<.*>", re.IGNORECASE
+    r"change.?me|placeholder|example|your.{0,10}(key|token)|secret|password|<.*>", re.IGNORECASE
 )
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
