@@ -48,11 +48,9 @@ class Sent:
 class ScriptedTransport:
     """Gives its replies in turn; an exception in their place is raised, a float is waited for first."""
 
-    def __init__(
-        self, *replies: ScriptedReply | Exception | float, down: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, *replies: ScriptedReply | Exception | float) -> None:
         self._replies = iter(replies)
-        self.down = down
+        self.down: set[str] = set()
         self.sent: list[Sent] = []
         self.closed = False
 

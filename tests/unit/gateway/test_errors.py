@@ -1,4 +1,4 @@
-"""The tree of errors: each with a stable code of its own, drawn where it is defined; what the SDK makes of it."""
+"""The tree of errors: each with a stable code of its own, drawn where it is defined; what SDKs make of it."""
 
 import inspect
 import json

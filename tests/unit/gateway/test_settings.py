@@ -1,0 +1,256 @@
+"""What the gateway is configured with: read once, from what is handed over alone,
+and refused with one line that says the fix.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from gateway.settings import Configuration, ConfigurationError, Settings, read_secret
+
+STRONG = "b2f7Kq9xW0sLz4TgYv6HnR1cJd8MpE3u"
+PROFILE = {"served-model-name": ["model-a", "model-b"], "max-model-len": 8192, "max-num-seqs": 4, "other": 1}
+UPSTREAMS = {"upstreams": [{"name": "vllm", "url": "http://vllm:8000/"}]}
+
+Load = Callable[..., Configuration]
+
+
+@pytest.fixture
+def secrets_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "secrets"
+    directory.mkdir()
+    for name in ("key_pepper", "admin_token", "engine_api_key"):
+        (directory / name).write_text(f"{STRONG}{name}\n")
+    return directory
+
+
+@pytest.fixture
+def load(tmp_path: Path, secrets_dir: Path) -> Load:
+    """Loads a whole configuration whose files are right, except for what the test gives or has changed."""
+
+    def loaded(
+        *, profile: object = PROFILE, upstreams: object = UPSTREAMS, **variables: str
+    ) -> Configuration:
+        for name, content in (("profile.yaml", profile), ("upstreams.yaml", upstreams)):
+            raw = content if isinstance(content, bytes) else yaml.safe_dump(content).encode()
+            (tmp_path / name).write_bytes(raw)
+        return Configuration.load(
+            {
+                "PATH": "/bin",
+                "GATEWAY_SECRETS_DIR": str(secrets_dir),
+                "GATEWAY_ENGINE_PROFILE": str(tmp_path / "profile.yaml"),
+                "GATEWAY_UPSTREAMS_FILE": str(tmp_path / "upstreams.yaml"),
+                **variables,
+            }
+        )
+
+    return loaded
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        call()
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_right_configuration_is_loaded_whole(load: Load) -> None:
+    configuration = load(GATEWAY_MODEL_ALIASES='{"gpt-4o": "model-a"}', GATEWAY_PORT="0")
+    assert configuration.settings.port == 0
+    assert configuration.settings.model_aliases == {"gpt-4o": "model-a"}
+    assert configuration.profile.served_model_name == ("model-a", "model-b")
+    assert configuration.profile.max_model_len == 8192
+    assert configuration.upstreams[0].base == "http://vllm:8000"
+    assert configuration.secrets.admin_token == f"{STRONG}admin_token"
+    assert configuration.secrets.engine_keys == {"vllm": f"{STRONG}engine_api_key"}
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    settings = Settings.read({})
+    assert (settings.host, settings.port, settings.metrics_port, settings.admin_port) == (
+        "0.0.0.0",
+        8080,
+        9100,
+        8081,
+    )
+    assert (settings.default_max_tokens, settings.max_tokens_cap, settings.max_tokens_mode) == (
+        1024,
+        4096,
+        "clamp",
+    )
+    assert (settings.requests_per_minute, settings.max_body_bytes) == (60, 1_048_576)
+    assert settings.max_inflight_body_bytes == 67_108_864
+    timeouts = (
+        settings.connect_timeout,
+        settings.first_byte_timeout,
+        settings.idle_timeout,
+        settings.total_timeout,
+    )
+    assert timeouts == (5, 300, 60, 1800)
+    assert (settings.drain_seconds, settings.ready_file, settings.log_level) == (60, None, "info")
+    assert not settings.trusted_proxies
+
+
+def test_only_the_environment_that_is_handed_over_is_read() -> None:
+    code = "from gateway.settings import Settings; print(Settings.read({}).port)"
+    environ = os.environ | {"GATEWAY_PORT": "1234"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True)
+    assert done.stdout == b"8080\n"
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = Settings.read({})
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(settings, "port", 1)  # noqa: B010 - mypy knows that it cannot be done
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("GATEWAY_MAX_TOKEN_CAP", "GATEWAY_MAX_TOKENS_CAP"),
+        ("GATEWAY_PORTS", "GATEWAY_PORT"),
+        ("GATEWAY_REQUEST_PER_MINUTE", "GATEWAY_REQUESTS_PER_MINUTE"),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_one_that_was_meant(name: str, suggestion: str) -> None:
+    message = refusal(lambda: Settings.read({name: "1"}))
+    assert message.startswith(f"{name} is not a setting")
+    assert f"did you mean {suggestion}?" in message
+
+
+def test_an_unknown_variable_that_resembles_none_is_refused_without_a_guess() -> None:
+    message = refusal(lambda: Settings.read({"GATEWAY_ZZZ": "1"}))
+    assert "did you mean" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GATEWAY_PORT", "eighty"),
+        ("GATEWAY_PORT", "65536"),
+        ("GATEWAY_PORT", "-1"),
+        ("GATEWAY_MAX_TOKENS_CAP", "0"),
+        ("GATEWAY_MAX_TOKENS_MODE", "cut"),
+        ("GATEWAY_REQUESTS_PER_MINUTE", "0"),
+        ("GATEWAY_IDLE_TIMEOUT", "0"),
+        ("GATEWAY_IDLE_TIMEOUT", "inf"),
+        ("GATEWAY_IDLE_TIMEOUT", "nan"),
+        ("GATEWAY_MODEL_ALIASES", "a=b"),
+        ("GATEWAY_MODEL_ALIASES", "[]"),
+        ("GATEWAY_MODEL_ALIASES", '{"a": 1}'),
+        ("GATEWAY_TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("GATEWAY_TRUSTED_PROXIES", "caddy"),
+        ("GATEWAY_LOG_LEVEL", "loud"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_variables_name(name: str, value: str) -> None:
+    assert name in refusal(lambda: Settings.read({name: value}))
+
+
+def test_trusted_proxies_are_networks_separated_by_commas() -> None:
+    proxies = Settings.read({"GATEWAY_TRUSTED_PROXIES": "172.28.0.0/24, fd00::/8,10.1.2.3"}).trusted_proxies
+    assert [str(network) for network in proxies] == ["172.28.0.0/24", "fd00::/8", "10.1.2.3/32"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "weak"),
+        ("short", "weak"),
+        ("ab" * 40, "weak"),
+        ("CHANGE_ME_CHANGE_ME_CHANGE_ME_0123456789", "placeholder"),
+        ("changeme-0123456789-abcdefghijklmnop", "placeholder"),
+        ("<put 32 random characters here 0123456789>", "placeholder"),
+        ("your_api_key_0123456789_abcdefghijklmnopqrstu", "placeholder"),
+        ("example-0123456789-abcdefghijklmnopqrstuvw", "placeholder"),
+        ("schlüssel-0123456789-abcdefghijklmnopqrstuvw", "ASCII"),
+    ],
+)
+def test_a_missing_weak_or_placeholder_secret_is_refused_with_the_fix(
+    secrets_dir: Path, content: str, problem: str
+) -> None:
+    (secrets_dir / "key_pepper").write_text(content, encoding="utf-8")
+    message = refusal(lambda: read_secret(secrets_dir, "key_pepper"))
+    assert problem in message
+    assert "make setup" in message
+    assert not content or content not in message
+
+
+def test_a_secret_file_that_is_not_there_is_named_with_the_fix(secrets_dir: Path) -> None:
+    message = refusal(lambda: read_secret(secrets_dir, "nothing"))
+    assert str(secrets_dir / "nothing") in message
+    assert "make setup" in message
+
+
+@pytest.mark.parametrize("name", ["key_pepper", "admin_token", "engine_api_key"])
+def test_each_secret_is_checked_at_start(load: Load, secrets_dir: Path, name: str) -> None:
+    (secrets_dir / name).write_text("changeme")
+    assert name in refusal(load)
+
+
+def test_no_secret_shows_in_a_repr(load: Load) -> None:
+    assert STRONG not in repr(load())
+
+
+def test_an_alias_of_a_model_that_is_not_served_is_refused(load: Load) -> None:
+    message = refusal(lambda: load(GATEWAY_MODEL_ALIASES='{"gpt-4o": "model-c"}'))
+    assert "GATEWAY_MODEL_ALIASES" in message
+    assert "'model-c'" in message
+    assert "model-a, model-b" in message
+
+
+def test_a_profile_may_name_one_model_as_plain_text(load: Load) -> None:
+    assert load(profile=PROFILE | {"served-model-name": "one"}).profile.served_model_name == ("one",)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        b"a: [",
+        b"\xff\xfe",
+        b"a: 2026-99-99",
+        b"",
+        b"- list",
+        {"max-model-len": 1, "max-num-seqs": 1},
+        PROFILE | {"served-model-name": []},
+        PROFILE | {"max-model-len": 0},
+        PROFILE | {"max-num-seqs": "many"},
+    ],
+)
+def test_a_broken_profile_is_refused_with_the_files_name(load: Load, profile: object) -> None:
+    assert "profile.yaml" in refusal(lambda: load(profile=profile))
+
+
+@pytest.mark.parametrize(
+    "upstreams",
+    [
+        b"upstreams: {",
+        {"upstreams": []},
+        {"upstreams": [{"name": "vllm"}]},
+        {"upstreams": [{"name": "vllm", "url": "vllm:8000"}]},
+        {"upstreams": [{"name": "v LLM", "url": "http://vllm"}]},
+        {"upstreams": [{"name": "vllm", "url": "http://vllm", "key": "in here"}]},
+        {"upstreams": [{"name": "vllm", "url": "http://a"}, {"name": "vllm", "url": "http://b"}]},
+    ],
+)
+def test_a_broken_list_of_upstreams_is_refused_with_the_files_name(load: Load, upstreams: object) -> None:
+    assert "upstreams.yaml" in refusal(lambda: load(upstreams=upstreams))
+
+
+def test_a_file_that_is_not_there_is_named(load: Load, tmp_path: Path) -> None:
+    assert "nowhere.yaml" in refusal(lambda: load(GATEWAY_ENGINE_PROFILE=str(tmp_path / "nowhere.yaml")))
+
+
+def test_each_upstream_may_have_a_key_of_its_own(load: Load, secrets_dir: Path) -> None:
+    (secrets_dir / "remote_key").write_text(f"{STRONG}remote")
+    remote = {"name": "remote", "url": "https://gpu.example.net/base/", "key_file": "remote_key"}
+    configuration = load(upstreams={"upstreams": [*UPSTREAMS["upstreams"], remote]})
+    assert configuration.upstreams[1].base == "https://gpu.example.net/base"
+    assert configuration.secrets.engine_keys["remote"] == f"{STRONG}remote"
