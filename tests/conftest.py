@@ -16,7 +16,7 @@ CAPABILITIES = pytest.StashKey[Capabilities]()
 LEFT_OUT = pytest.StashKey["Counter[tuple[str, str]]"]()
 
 # Directories that `make test` runs; a run that leaves one out says so.
-SUITES = ("unit", "gateway", "rules", "engine", "stack")
+SUITES = ("unit", "gateway", "demo", "rules", "engine", "stack")
 
 
 def pytest_configure(config: pytest.Config) -> None:
