@@ -49,8 +49,8 @@ def render(template: str, name: str, values: Thresholds) -> str:
 
 def rule_files(values: Thresholds) -> dict[Path, str]:
     """Path and content of every rule file."""
-    templates = sorted((HERE / "templates").glob("*.yml"))
-    return {HERE / "rules" / path.name: render(path.read_text(), path.name, values) for path in templates}
+    templates = sorted((HERE / "templates").glob("*.yml.in"))
+    return {HERE / "rules" / path.stem: render(path.read_text(), path.name, values) for path in templates}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
