@@ -44,7 +44,15 @@ class Manifest:
     def read(cls, directory: Path) -> "Manifest | None":
         """The manifest of a model directory; None where there is none that can be read."""
         try:
-            body = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+            return cls.parse((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    @classmethod
+    def parse(cls, text: str) -> "Manifest | None":
+        """The manifest in `text`; None where it is none."""
+        try:
+            body = json.loads(text)
             return cls(
                 Origin(body["source"], body["repo"], body["revision"]),
                 body["commit"],
@@ -52,11 +60,11 @@ class Manifest:
                 tuple(RemoteFile(**f) for f in body["files"]),
                 body["created"],
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return None
 
     def is_of(self, origin: Origin) -> bool:
-        """Whether this is what `origin` asks for; the commit it was found at is as good as the branch asked for."""
+        """Whether this is what `origin` asks for. The commit is as good as the branch."""
         asked = (origin.source, origin.repo)
         return (self.origin.source, self.origin.repo) == asked and origin.revision in {
             self.origin.revision,
