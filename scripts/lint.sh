@@ -24,6 +24,7 @@ tracked() { mapfile -t files < <(git ls-files -- "$@" | while IFS= read -r file;
 
 # A compose override may use compose's own tags, which are no part of the schema: a value that is !reset goes, one that
 # is !override stays.
+# shellcheck disable=SC2329 # `step` calls it
 schema_of_compose_files() {
     local file
     for file in "$@"; do
@@ -32,10 +33,10 @@ schema_of_compose_files() {
     done
 }
 
-command -v git >/dev/null && git rev-parse --git-dir >/dev/null 2>&1 || {
+if ! git rev-parse --git-dir >/dev/null 2>&1; then
     echo "make lint checks what git tracks: it needs git, and a clone" >&2
     exit 1
-}
+fi
 
 tracked '*.py'
 step "ruff check" ruff check "${files[@]}"
