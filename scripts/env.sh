@@ -89,7 +89,9 @@ installed "$want" "$@" && exit # the other run did it
 
 cd "$root"
 unset VIRTUAL_ENV
-export UV_PROJECT_ENVIRONMENT=$venv UV_PYTHON_DOWNLOADS=never
+# Installers leave locks and half-done downloads in the temporary directory when they are interrupted.
+mkdir -p "$root/build/tmp"
+export UV_PROJECT_ENVIRONMENT=$venv UV_PYTHON_DOWNLOADS=never TMPDIR=$root/build/tmp
 # What the machine trusts, pip and uv trust too: behind a company's proxy neither works otherwise.
 [ ! -r $ca_store ] || export UV_SYSTEM_CERTS=true PIP_CERT="${PIP_CERT:-$ca_store}"
 # Without a home to keep a cache in, the project's own folder does.
