@@ -20,7 +20,7 @@ class Seen:
 
 
 class Backend(ThreadingHTTPServer):
-    """`/v1/stream` sends an event for each `go`, until `finish`; any other path answers at once with JSON."""
+    """`/v1/stream…` sends an event for each `go`, until `finish`; any other path answers at once with JSON."""
 
     daemon_threads = True
 
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Type", "text/plain" if "plain" in self.path else "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         number = 0

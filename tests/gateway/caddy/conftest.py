@@ -33,7 +33,9 @@ def grafana(one_grafana: Backend) -> Backend:
 
 
 @pytest.fixture(scope="session")
-def site(one_gateway: Backend, one_grafana: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caddy]:
+def site(
+    one_gateway: Backend, one_grafana: Backend, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Caddy]:
     env = site_environment(one_gateway.address, one_grafana.address)
     data: Path = tmp_path_factory.mktemp("caddy")
     with running_caddy("Caddyfile", env, data, health_port=int(env["CADDY_METRICS_PORT"])) as caddy:

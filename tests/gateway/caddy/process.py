@@ -41,7 +41,12 @@ def caddy(*arguments: str, env: Mapping[str, str], data: Path) -> "subprocess.Co
 
 
 def environment(env: Mapping[str, str], data: Path) -> dict[str, str]:
-    own = {"PATH": os.environ["PATH"], "HOME": str(data), "XDG_DATA_HOME": str(data), "XDG_CONFIG_HOME": str(data)}
+    own = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(data),
+        "XDG_DATA_HOME": str(data),
+        "XDG_CONFIG_HOME": str(data),
+    }
     return own | dict(env)
 
 
@@ -51,6 +56,7 @@ class Caddy:
     env: Mapping[str, str]
     data: Path
     output: Path
+    process: "subprocess.Popen[bytes]"
 
     @property
     def https(self) -> int:
@@ -128,8 +134,12 @@ def running_caddy(config: str, env: Mapping[str, str], data: Path, *, health_por
             _wait_for(lambda: _healthy(health_port), process, output)
             if "CADDY_HTTPS_PORT" in env:
                 names = env["SITE_ADDRESS"].replace(",", " ").split()
-                _wait_for(lambda: all(_shakes_hands(int(env["CADDY_HTTPS_PORT"]), n) for n in names), process, output)
-            yield Caddy(path, env, data, output)
+                _wait_for(
+                    lambda: all(_shakes_hands(int(env["CADDY_HTTPS_PORT"]), n) for n in names),
+                    process,
+                    output,
+                )
+            yield Caddy(path, env, data, output, process)
         finally:
             process.terminate()
             try:

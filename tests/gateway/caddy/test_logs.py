@@ -26,7 +26,9 @@ def lines_about(site: Caddy, path: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", ["/v1/logged", "/nowhere/logged", "/v1/broken-logged", "/grafana/logged"])
-def test_no_credential_reaches_the_log(site: Caddy, client: httpx2.Client, gateway: Backend, path: str) -> None:
+def test_no_credential_reaches_the_log(
+    site: Caddy, client: httpx2.Client, gateway: Backend, path: str
+) -> None:
     client.post(f"{path}?api_key=sk-gh-in-query&token=in-token", headers=SECRETS, content=b"in-body")
     assert lines_about(site, path)
     text = site.output.read_text()

@@ -25,7 +25,9 @@ def loopback_environment(backend: Backend, subnet: str) -> dict[str, str]:
 def forwarder(one_gateway: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caddy]:
     env = loopback_environment(one_gateway, HOST_SIDE)
     data = tmp_path_factory.mktemp("loopback")
-    with running_caddy("loopback.Caddyfile", env, data, health_port=int(env["LOOPBACK_HEALTH_PORT"])) as running:
+    with running_caddy(
+        "loopback.Caddyfile", env, data, health_port=int(env["LOOPBACK_HEALTH_PORT"])
+    ) as running:
         yield running
 
 
@@ -57,15 +59,15 @@ def test_events_are_not_held_back(forwarder: Caddy, gateway: Backend) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "loopback", "a?", "localhost.evil.example"])
-def test_a_web_page_under_a_name_of_its_own_gets_nothing(forwarder: Caddy, gateway: Backend, host: str) -> None:
+def test_a_web_page_under_a_name_of_its_own_gets_nothing(
+    forwarder: Caddy, gateway: Backend, host: str
+) -> None:
     answer = ask(forwarder.env[PORTS[0]], host)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
     assert not gateway.seen
 
 
-def test_other_containers_get_nothing(
-    gateway: Backend, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_other_containers_get_nothing(gateway: Backend, tmp_path_factory: pytest.TempPathFactory) -> None:
     # Here the test itself comes from outside the subnet whose gateway the host's side comes from.
     env = loopback_environment(gateway, ANOTHER_NETWORK)
     data = tmp_path_factory.mktemp("elsewhere")

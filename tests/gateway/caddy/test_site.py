@@ -86,7 +86,9 @@ def test_a_body_one_byte_over_the_cap_is_refused(
     client: httpx2.Client, gateway: Backend, *, length_known: bool
 ) -> None:
     body = b"x" * (BODY_CAP + 1)
-    response = client.post("/v1/completions", content=body if length_known else iter([body[:500], body[500:]]))
+    response = client.post(
+        "/v1/completions", content=body if length_known else iter([body[:500], body[500:]])
+    )
     assert response.status_code == 413
     assert error_of(response)["code"] == "body_too_large"
     assert str(BODY_CAP) in response.text
@@ -96,7 +98,9 @@ def test_a_body_one_byte_over_the_cap_is_refused(
 @pytest.mark.parametrize("length_known", [True, False])
 def test_a_body_at_the_cap_passes(client: httpx2.Client, gateway: Backend, *, length_known: bool) -> None:
     body = b"x" * BODY_CAP
-    response = client.post("/v1/completions", content=body if length_known else iter([body[:500], body[500:]]))
+    response = client.post(
+        "/v1/completions", content=body if length_known else iter([body[:500], body[500:]])
+    )
     assert response.status_code == 200
     assert [len(request.body) for request in gateway.seen] == [BODY_CAP]
 
@@ -128,7 +132,9 @@ def test_what_the_gateway_needs_of_the_client_passes(client: httpx2.Client, gate
     assert request.headers["X-Request-Id"] == "mine"
 
 
-def test_a_gateway_that_is_down_is_a_503_with_a_time_to_retry(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_gateway_that_is_down_is_a_503_with_a_time_to_retry(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     (closed,) = free_ports(1)
     env = site_environment(f"127.0.0.1:{closed}", f"127.0.0.1:{closed}")
     data = tmp_path_factory.mktemp("down")

@@ -1,19 +1,22 @@
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.gateway.caddy.backend import WAIT_SECONDS, Backend
-from tests.gateway.caddy.process import Caddy
+from tests.gateway.caddy.process import Caddy, running_caddy, site_environment
 
 
 @pytest.fixture
 def stream(client: httpx2.Client, gateway: Backend) -> Iterator[httpx2.Response]:
     """A stream that has begun: its first event is on the way."""
     gateway.go.release()
-    with client.stream("POST", "/v1/stream", content=b"{}", headers={"Accept-Encoding": "gzip, zstd, br"}) as response:
+    with client.stream(
+        "POST", "/v1/stream", content=b"{}", headers={"Accept-Encoding": "gzip, zstd, br"}
+    ) as response:
         yield response
         gateway.finish.set()
 
@@ -45,6 +48,34 @@ def test_a_reload_does_not_cut_a_stream(site: Caddy, stream: httpx2.Response, ga
         assert next(chunks) == f"data: {number}\n\n".encode()
     gateway.finish.set()
     assert list(chunks) == []
+
+
+def test_a_stop_lets_a_stream_finish(gateway: Backend, tmp_path: Path) -> None:
+    env = site_environment(gateway.address, gateway.address)
+    with running_caddy("Caddyfile", env, tmp_path, health_port=int(env["CADDY_METRICS_PORT"])) as stopping:
+        gateway.go.release()
+        with stopping.client() as client, client.stream("POST", "/v1/stream") as response:
+            chunks = response.iter_raw()
+            assert next(chunks) == b"data: 0\n\n"
+            stopping.process.terminate()
+            time.sleep(1)
+            with pytest.raises(httpx2.ConnectError), stopping.client() as other:
+                other.get("/livez")
+            gateway.go.release()
+            assert next(chunks) == b"data: 1\n\n"
+            gateway.finish.set()
+            assert list(chunks) == []
+        assert stopping.process.wait(WAIT_SECONDS) == 0
+
+
+def test_any_other_reply_that_comes_in_parts_is_not_held_back(client: httpx2.Client, gateway: Backend) -> None:
+    gateway.go.release()
+    with client.stream("POST", "/v1/stream-plain", content=b"{}") as response:
+        chunks = response.iter_raw()
+        assert next(chunks) == b"data: 0\n\n"
+        gateway.go.release()
+        assert next(chunks) == b"data: 1\n\n"
+        gateway.finish.set()
 
 
 def test_a_client_that_leaves_is_gone_upstream_too(client: httpx2.Client, gateway: Backend) -> None:

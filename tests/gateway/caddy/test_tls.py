@@ -70,7 +70,9 @@ def test_acme_asks_the_public_authority_and_forces_https(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_name_and_address_has_a_certificate_of_the_internal_authority(lan_site: Caddy, name: str) -> None:
+def test_each_name_and_address_has_a_certificate_of_the_internal_authority(
+    lan_site: Caddy, name: str
+) -> None:
     with socket.create_connection(("127.0.0.1", lan_site.https)) as plain:
         with lan_site.trust.wrap_socket(plain, server_hostname=name) as connection:
             connection.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
