@@ -20,7 +20,7 @@ class Seen:
 
 
 class Backend(ThreadingHTTPServer):
-    """`/v1/stream…` sends an event for each `go`, until `finish`; any other path answers at once with JSON."""
+    """`/v1/stream…` sends an event for each `go`, until `finish`; other paths answer at once with JSON."""
 
     daemon_threads = True
 
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _client_left(self) -> bool:
         self.connection.setblocking(False)
         try:
-            gone = self.connection.recv(1) == b""
+            gone: bool = self.connection.recv(1) == b""
         except BlockingIOError:
             gone = False
         except ConnectionError:

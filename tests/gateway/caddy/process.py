@@ -122,7 +122,7 @@ def site_environment(gateway: str, grafana: str, **more: str) -> dict[str, str]:
 
 @contextmanager
 def running_caddy(config: str, env: Mapping[str, str], data: Path, *, health_port: int) -> Iterator[Caddy]:
-    """Caddy with one of the project's configurations, from when its health check passes and it has certificates."""
+    """Caddy with one of the project's configurations, from when it is healthy and has its certificates."""
     output = data / "caddy.log"
     path = ROOT / "caddy" / config
     with output.open("wb") as log:

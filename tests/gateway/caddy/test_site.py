@@ -47,12 +47,35 @@ def test_grafana_gets_its_sub_path_unchanged(client: httpx2.Client, grafana: Bac
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/metrics", "/admin/keys", "/health", "/version", "/docs", "/openapi.json", "/tokenize", "/invocations",
-        "/v1", "/v2/embed", "/inference/v1/generate", "/config/", "/healthz", "/prometheus/", "/livez/", "/grafanax",
-        "/grafana/metrics", "/grafana/metrics/", "/grafana//metrics", "/grafana/%6detrics", "/grafana/METRICS",
-        "/grafana/x/../metrics", "/v1/../metrics", "/v1/../admin/keys", "/livez/../metrics", "/%2e/metrics",
+        "/",
+        "/metrics",
+        "/admin/keys",
+        "/health",
+        "/version",
+        "/docs",
+        "/openapi.json",
+        "/tokenize",
+        "/invocations",
+        "/v1",
+        "/v2/embed",
+        "/inference/v1/generate",
+        "/config/",
+        "/healthz",
+        "/prometheus/",
+        "/livez/",
+        "/grafanax",
+        "/grafana/metrics",
+        "/grafana/metrics/",
+        "/grafana//metrics",
+        "/grafana/%6detrics",
+        "/grafana/METRICS",
+        "/grafana/x/../metrics",
+        "/v1/../metrics",
+        "/v1/../admin/keys",
+        "/livez/../metrics",
+        "/%2e/metrics",
     ],
-)  # fmt: skip
+)
 def test_nothing_else_is_reachable(site: Caddy, gateway: Backend, grafana: Backend, path: str) -> None:
     answer = site.raw(get(path))
     assert answer.startswith(b"HTTP/1.1 404 ")
@@ -107,12 +130,25 @@ def test_a_body_at_the_cap_passes(client: httpx2.Client, gateway: Backend, *, le
 
 def test_a_client_cannot_say_how_its_request_came(client: httpx2.Client, gateway: Backend) -> None:
     forged = {
-        "Forwarded": "for=1.2.3.4", "X-Forwarded-For": "1.2.3.4", "X-Forwarded-Host": "evil.example",
-        "X-Forwarded-Proto": "http", "X-Forwarded-Port": "1", "X-Forwarded-User": "root", "X-Real-IP": "1.2.3.4",
-        "True-Client-IP": "1.2.3.4", "X-Client-IP": "1.2.3.4", "X-Original-URL": "/metrics", "X-Rewrite-URL": "/m",
-        "X-HTTP-Method-Override": "DELETE", "X-Webauth-User": "admin", "X-data-parallel-rank": "1",
-        "traceparent": "00-0-0-00", "tracestate": "a=b", "baggage": "a=b", "Proxy": "evil:1",
-    }  # fmt: skip
+        "Forwarded": "for=1.2.3.4",
+        "X-Forwarded-For": "1.2.3.4",
+        "X-Forwarded-Host": "evil.example",
+        "X-Forwarded-Proto": "http",
+        "X-Forwarded-Port": "1",
+        "X-Forwarded-User": "root",
+        "X-Real-IP": "1.2.3.4",
+        "True-Client-IP": "1.2.3.4",
+        "X-Client-IP": "1.2.3.4",
+        "X-Original-URL": "/metrics",
+        "X-Rewrite-URL": "/m",
+        "X-HTTP-Method-Override": "DELETE",
+        "X-Webauth-User": "admin",
+        "X-data-parallel-rank": "1",
+        "traceparent": "00-0-0-00",
+        "tracestate": "a=b",
+        "baggage": "a=b",
+        "Proxy": "evil:1",
+    }
     client.get("/v1/models", headers=forged)
     (request,) = gateway.seen
     said = {name.lower(): value for name, value in request.headers.items()}

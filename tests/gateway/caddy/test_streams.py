@@ -68,7 +68,9 @@ def test_a_stop_lets_a_stream_finish(gateway: Backend, tmp_path: Path) -> None:
         assert stopping.process.wait(WAIT_SECONDS) == 0
 
 
-def test_any_other_reply_that_comes_in_parts_is_not_held_back(client: httpx2.Client, gateway: Backend) -> None:
+def test_any_other_reply_that_comes_in_parts_is_not_held_back(
+    client: httpx2.Client, gateway: Backend
+) -> None:
     gateway.go.release()
     with client.stream("POST", "/v1/stream-plain", content=b"{}") as response:
         chunks = response.iter_raw()

@@ -69,7 +69,10 @@ def start(environment: dict[str, str], tmp_path: Path) -> Start:
     """Runs the entrypoint in front of a vLLM of the given version."""
 
     def run(version: str = "0.32.0", **more: str) -> "subprocess.CompletedProcess[str]":
-        program(tmp_path / "bin/python3", f'#!/bin/sh\n[ "$1" = -c ] && echo {version} || exec {sys.executable} "$@"\n')
+        program(
+            tmp_path / "bin/python3",
+            f'#!/bin/sh\n[ "$1" = -c ] && echo {version} || exec {sys.executable} "$@"\n',
+        )
         return subprocess.run(
             ["/bin/sh", str(ROOT / "vllm/entrypoint.sh")],
             env=environment | more, capture_output=True, text=True, check=False,
@@ -183,6 +186,8 @@ def test_every_engines_cache_is_found(owners: Callable[[], str], tmp_path: Path)
     assert "-R 2000:0 /vllm-cache-replica" in owners().splitlines()
 
 
-def test_a_directory_of_models_that_is_in_use_stays_as_it_is(owners: Callable[[], str], tmp_path: Path) -> None:
+def test_a_directory_of_models_that_is_in_use_stays_as_it_is(
+    owners: Callable[[], str], tmp_path: Path
+) -> None:
     (tmp_path / "dirs/models/owner").mkdir()
     assert "/models" not in owners()
