@@ -72,7 +72,8 @@ install_groups() { # install_groups FINGERPRINT PYTHON GROUP...
     fi
     say "installing the locked dependencies ($*) into .venv"
     : >"$venv/.incomplete"
-    "$bootstrap/bin/uv" sync --quiet --frozen --inexact --no-default-groups "${flags[@]}" ||
+    # Bytecode now, once: otherwise every start is slow where the environment may not be written to.
+    "$bootstrap/bin/uv" sync --quiet --compile-bytecode --frozen --inexact --no-default-groups "${flags[@]}" ||
         die "could not install the locked dependencies (see above): is a package index reachable?"
     for group; do printf '%s\n' "$want" >"$venv/.installed-$group"; done
     rm "$venv/.incomplete"
