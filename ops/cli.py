@@ -3,8 +3,8 @@
 Exit codes of every command: 0 done, 1 not done (one line says why and what to do), 2 wrong usage,
 130 interrupted. `status` also exits with 1 while something that should run does not.
 """
-# Modules are imported where they are used, so that no command waits for the libraries of another; and a flag is
-# declared to typer by a boolean default.
+# Modules are imported where they are used, so that no command waits for the libraries of another. A boolean
+# default is how typer declares a flag.
 # ruff: noqa: PLC0415, FBT002
 
 import json

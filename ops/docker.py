@@ -144,6 +144,16 @@ class Docker:
         out = self._run(["docker", "ps", "--filter", label, "--format", "{{.Ports}}"]).out
         return {int(port) for port in re.findall(r":(\d+)->", out)}
 
+    def restarts(self, service: str) -> int:
+        """How often Docker has restarted the service's container; 0 where there is none."""
+        container = self.capture("ps", "--all", "--quiet", service).out.strip()
+        if not container:
+            return 0
+        out = self._commands.run(
+            ["docker", "inspect", "--format", "{{.RestartCount}}", container]
+        ).out.strip()
+        return int(out) if out.isdigit() else 0
+
     def compose(self, *arguments: str) -> int:
         """Runs `docker compose …` on the terminal and returns its exit status."""
         return self._commands.attach(["docker", "compose", *arguments])
@@ -197,6 +207,13 @@ def explain(result: Result, command: str) -> OpsError:
             return OpsError(message, fix)
     if found := re.search(r"required variable (\S+) is missing a value: (.+)", result.err):
         return OpsError(f"{found[1]} is not set.", f"{found[2][:1].upper()}{found[2][1:]}.")
+    if found := re.search(r"dependency failed to start: container (\S+) (.+)", result.err):
+        service = re.sub(r"^gatehouse-|-\d+$", "", found[1])
+        return OpsError(f"The service {service} {found[2]}.", f"Read its log: make logs ARGS={service}")
+    if found := re.search(r'service "(\S+)" didn\'t complete successfully: exit (\d+)', result.err):
+        return OpsError(
+            f"The service {found[1]} ended with {found[2]}.", f"Read its log: make logs ARGS={found[1]}"
+        )
     lines = [line.strip() for line in result.err.splitlines() if line.strip()]
     return OpsError(lines[-1] if lines else f"`{command}` failed.", f"See what `{command}` says.")
 

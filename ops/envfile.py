@@ -33,6 +33,7 @@ def parse(text: str, environ: Mapping[str, str] | None = None) -> dict[str, str]
 
     Raises OpsError, with the number of the line, where Compose could not read it either.
     """
+    text = text.replace("\r\n", "\n")
     values: dict[str, str] = {}
     at = 0
     while at < len(text):

@@ -80,11 +80,14 @@ def hint_for(lines: list[str]) -> str:
     return "Read the whole log: make logs ARGS=vllm"
 
 
-def outcome(container: Container | None) -> Loading | Ready | Failed:
-    """Where the engine's container stands."""
+def outcome(container: Container | None, restarts: int = 0) -> Loading | Ready | Failed:
+    """Where the engine's container stands. `restarts` counts those since the wait began.
+
+    Docker restarts an engine that fails after half a minute so quickly that its state hardly shows it.
+    """
     if container is None:
         return Failed("The engine's container is gone.")
-    if container.state in {"restarting", "exited", "dead"}:
+    if restarts > 0 or container.state in {"restarting", "exited", "dead"}:
         return Failed(f"The engine stopped while it started (exit code {container.exit_code}).")
     if container.health == "healthy":
         return Ready()

@@ -57,7 +57,7 @@ def _complete_env(site: Site, choice: Choice) -> None:
             ".env exists, and setup never changes what stands in it.",
             "Edit GATEHOUSE_PROFILE and COMPOSE_FILE in .env yourself.",
         )
-    text = site.env_file.read_text(encoding="utf-8")
+    text = site.env_file.read_bytes().decode()  # as it is: reading text would change its line ends
     envfile.parse(text, site.environ)
     extended, added = envfile.extend(text, _example(site))
     if not added:

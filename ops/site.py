@@ -31,7 +31,7 @@ class Site:
     def variables(self) -> dict[str, str]:
         """`.env` with the shell's variables over it, as Compose sees them. Raises OpsError."""
         try:
-            text = self.env_file.read_text(encoding="utf-8")
+            text = self.env_file.read_bytes().decode()
         except FileNotFoundError:
             raise OpsError("There is no .env yet.", "Run `make setup`.") from None
         except (OSError, UnicodeDecodeError) as error:

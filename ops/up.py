@@ -41,7 +41,9 @@ def up(site: Site, *, wait: bool = True, build: bool = False, pace: Pace | None 
     site.say("starting the stack")
     if docker.compose("up", "--detach", "--remove-orphans") != 0:
         # It has shown its own output; once more, captured, to say what the error means.
-        raise explain(docker.capture("up", "--detach", "--no-recreate"), "docker compose up -d")
+        again = docker.capture("up", "--detach", "--no-recreate")
+        if not again.ok:
+            raise explain(again, "docker compose up -d")
     if wait:
         _wait(site, docker, pace or Pace())
 
@@ -83,6 +85,7 @@ def _watch(
     site: Site, docker: Docker, lines: "queue.SimpleQueue[str]", pace: Pace
 ) -> phases.Loading | phases.Ready | phases.Failed:
     started, said = pace.now(), ""
+    restarts = docker.restarts(preflight.ENGINE)
     while True:
         for line in _new(lines):
             phase = phases.phase_of(line)
@@ -90,7 +93,7 @@ def _watch(
                 site.say(f"engine: {phase}")
                 said = phase
         containers = {c.service: c for c in docker.containers()}
-        found = phases.outcome(containers.get(preflight.ENGINE))
+        found = phases.outcome(containers.get(preflight.ENGINE), docker.restarts(preflight.ENGINE) - restarts)
         if not isinstance(found, phases.Loading):
             return found
         if pace.limit is not None and pace.now() - started >= pace.limit:

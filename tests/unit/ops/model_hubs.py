@@ -213,11 +213,16 @@ class ModelScopeHandler(_Handler):
         }
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Silent: tests kill clients on purpose."""
+
+
 @contextmanager
 def serving(handler: type[_Handler], state: HubState) -> Iterator[str]:
     """The base URL of a hub that serves `state` while the block runs."""
     bound = type("Bound", (handler,), {"state": state})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), bound)
+    server = _Server(("127.0.0.1", 0), bound)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
