@@ -30,10 +30,10 @@ def load_thresholds(path: Path = HERE / "thresholds.yaml") -> Thresholds:
     """
     values = yaml.safe_load(path.read_text())
     if not isinstance(values, dict):
-        raise TypeError(f"{path}: must be a mapping of names to values")
+        raise TypeError("must be a mapping of names to values")
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise TypeError(f"{path}: {name} must be a number or a string, not {value!r}")
+            raise TypeError(f"{name} must be a number or a string, not {value!r}")
     return values
 
 
@@ -43,8 +43,11 @@ def threshold(values: Thresholds, name: str) -> float:
 
 
 def render(template: str, name: str, values: Thresholds) -> str:
-    """A rule file. Raises KeyError for a threshold that thresholds.yaml lacks."""
-    return HEADER.format(name=name) + RuleTemplate(template).substitute(values)
+    """A rule file. Raises ValueError for a threshold that thresholds.yaml lacks."""
+    try:
+        return HEADER.format(name=name) + RuleTemplate(template).substitute(values)
+    except KeyError as missing:
+        raise ValueError(f"{missing} is missing: templates/{name} needs it") from missing
 
 
 def rule_files(values: Thresholds) -> dict[Path, str]:
@@ -59,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="write nothing; exit 1 when a file is out of date"
     )
     options = parser.parse_args(argv)
-    wanted = rule_files(load_thresholds())
+    try:
+        wanted = rule_files(load_thresholds())
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        sys.stderr.write(f"prometheus/thresholds.yaml: {error}\n")
+        return 1
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if options.check:
         for path in stale:

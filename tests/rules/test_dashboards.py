@@ -104,6 +104,33 @@ def test_prometheus_parses_every_query(promtool: str, tmp_path: Path) -> None:
     assert f"{len(found)} rules found" in done.stdout
 
 
+@pytest.mark.requires("promtool")
+@pytest.mark.parametrize("title", ["GPU temperature", "GPU memory"])
+def test_each_card_is_one_line_with_its_name(promtool: str, tmp_path: Path, title: str) -> None:
+    [expr] = [target["expr"] for panel in panels() if panel["title"] == title for target in panel["targets"]]
+    cards = {"a": 0, "b": 1}
+    names = ("temperature_gpu", "memory_used_bytes", "memory_total_bytes")
+    target = 'job="gpu",instance="gpu-exporter:9835"'
+    series = [f'nvidia_smi_{name}{{uuid="{uuid}",{target}}}' for name in names for uuid in cards]
+    series += [
+        f'nvidia_smi_gpu_info{{uuid="{uuid}",index="{index}",name="RTX 3090",{target}}}'
+        for uuid, index in cards.items()
+    ]
+    question = {
+        "expr": f"count by (index, name) ({expr})",
+        "eval_time": "1m",
+        "exp_samples": [
+            {"labels": f'{{index="{index}", name="RTX 3090"}}', "value": 1} for index in cards.values()
+        ],
+    }
+    inputs = [{"series": name, "values": "1x9"} for name in series]
+    path = tmp_path / "cards.yml"
+    tests = [{"interval": "15s", "input_series": inputs, "promql_expr_test": [question]}]
+    path.write_text(yaml.safe_dump({"tests": tests}))
+    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_grafana_finds_the_files_where_the_stack_mounts_them() -> None:
     [provider] = yaml.safe_load((PROVISIONING / "dashboards" / "gatehouse.yaml").read_text())["providers"]
     grafana = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["grafana"]
