@@ -1,9 +1,9 @@
 """An engine under the tests' control.
 
 It speaks HTTP/1.1 byte by byte, so that it can do what no server framework lets one do: reset in the middle
-of an event, promise more bytes than it sends, say nothing at all. What it does with a request is its `scenario`,
-which the test sets; every request that it sees is recorded. It runs in a thread of its own, so that sync and
-async tests can use it alike.
+of an event, promise more bytes than it sends, say nothing at all. What it does with a request is its
+`scenario`, which the test sets; every request that it sees is recorded. It runs in a thread of its own, so
+that sync and async tests can use it alike.
 """
 
 import asyncio

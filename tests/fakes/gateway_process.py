@@ -165,6 +165,10 @@ class GatewayProcess:
                 )
         return total
 
+    def errors(self) -> str:
+        """What was written to standard error: nothing, as long as all is well."""
+        return self._err.read_text()
+
     def write_secret(self, name: str, text: str) -> None:
         """Replace one secret file."""
         (self.secrets_dir / name).write_text(text)
