@@ -73,29 +73,32 @@ def test_a_right_configuration_is_loaded_whole(load: Load) -> None:
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    settings = Settings.read({})
-    assert (settings.host, settings.port, settings.metrics_port, settings.admin_port) == (
-        "0.0.0.0",
-        8080,
-        9100,
-        8081,
-    )
-    assert (settings.default_max_tokens, settings.max_tokens_cap, settings.max_tokens_mode) == (
-        1024,
-        4096,
-        "clamp",
-    )
-    assert (settings.requests_per_minute, settings.max_body_bytes) == (60, 1_048_576)
-    assert settings.max_inflight_body_bytes == 67_108_864
-    timeouts = (
-        settings.connect_timeout,
-        settings.first_byte_timeout,
-        settings.idle_timeout,
-        settings.total_timeout,
-    )
-    assert timeouts == (5, 300, 60, 1800)
-    assert (settings.drain_seconds, settings.ready_file, settings.log_level) == (60, None, "info")
-    assert not settings.trusted_proxies
+    assert Settings.read({}).model_dump() == {
+        "host": "0.0.0.0",
+        "port": 8080,
+        "metrics_port": 9100,
+        "admin_port": 8081,
+        "data_dir": Path("/data"),
+        "secrets_dir": Path("/run/secrets"),
+        "engine_profile": Path("/etc/gatehouse/profile.yaml"),
+        "upstreams_file": Path("/etc/gatehouse/upstreams.yaml"),
+        "model_aliases": {},
+        "default_max_tokens": 1024,
+        "max_tokens_cap": 4096,
+        "max_tokens_mode": "clamp",
+        "requests_per_minute": 60,
+        "max_body_bytes": 1_048_576,
+        "max_inflight_body_bytes": 67_108_864,
+        "body_timeout": 30,
+        "connect_timeout": 5,
+        "first_byte_timeout": 300,
+        "idle_timeout": 60,
+        "total_timeout": 1800,
+        "drain_seconds": 60,
+        "trusted_proxies": (),
+        "ready_file": None,
+        "log_level": "info",
+    }
 
 
 def test_only_the_environment_that_is_handed_over_is_read() -> None:

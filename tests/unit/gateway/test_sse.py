@@ -1,0 +1,209 @@
+"""The event stream: its bytes pass as they are, however they are cut, and what they say is noticed."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.sse import MAX_EVENT_BYTES, EventStream, EventTooLarge
+from gateway.usage import Usage
+
+DATA = Path(__file__).parent / "data"
+STREAMS = sorted(DATA.glob("*/*.sse"))
+USAGE_ONLY = b'"choices":[],"usage":{'
+
+
+def cut(raw: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(place % (len(raw) + 1) for place in places), len(raw)]
+    return [raw[start:end] for start, end in pairwise(edges)]
+
+
+def feed(chunks: list[bytes], *, hide_usage: bool = False) -> tuple[bytes, EventStream]:
+    events = EventStream(hide_usage=hide_usage)
+    return b"".join(events.feed(chunk) for chunk in chunks), events
+
+
+def named(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+CUTS = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=named)
+@given(cuts=CUTS, hide=st.booleans())
+def test_a_captured_stream_passes_unchanged_but_for_what_is_not_for_the_client(
+    path: Path, cuts: list[int], *, hide: bool
+) -> None:
+    raw = path.read_bytes()
+    out, events = feed(cut(raw, cuts), hide_usage=hide)
+    expected = [event + b"\n\n" for event in raw.split(b"\n\n")[:-1]]
+    if any(b'data: {"error"' in event for event in expected):
+        place = next(i for i, event in enumerate(expected) if b'data: {"error"' in event)
+        assert out == b"".join(expected[:place])
+        assert set(events.error) == {"message", "type", "param", "code"}
+        assert not events.finished
+    else:
+        assert out == b"".join(event for event in expected if not (hide and USAGE_ONLY in event))
+        assert events.finished
+        assert events.error is None
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=named)
+def test_usage_and_finish_reason_of_a_captured_stream_are_found(path: Path) -> None:
+    raw = path.read_bytes()
+    _, events = feed([raw])
+    payloads = [orjson.loads(line[6:]) for line in raw.split(b"\n\n") if line.startswith(b"data: {")]
+    usages = [payload["usage"] for payload in payloads if payload.get("usage")]
+    reasons = [c["finish_reason"] for p in payloads for c in p.get("choices", ()) if c["finish_reason"]]
+    assert events.finish_reason == (reasons[-1] if reasons else None)
+    told = usages[-1] if usages else None
+    assert events.usage == (told and Usage(told["prompt_tokens"], told["completion_tokens"]))
+
+
+TEXT = st.text(max_size=12) | st.sampled_from(
+    [
+        '"usage":{',
+        ',"usage":{"prompt_tokens":1,"completion_tokens":2},',
+        "[DONE]",
+        "data: [DONE]\n\n",
+        '"error":{"message":"x"}',
+        '"finish_reason":"stop"',
+        "héllo 中文 🎉",
+        "\u2028 \x85",
+        "\\",
+    ]
+)
+
+
+def content(text: str) -> bytes:
+    delta = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    return b"data: " + orjson.dumps({"choices": [delta]})
+
+
+COMMENT = st.text(max_size=8).map(lambda text: b": " + text.replace("\r", "").replace("\n", "").encode())
+EVENT = (
+    TEXT.map(content) | COMMENT | st.sampled_from([b"event: ping\ndata: {}", b"id: 7\nretry: 10", b"data"])
+)
+END = st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"])
+MORE = st.sampled_from([b"", b"", b"\n", b"\n\n", b"\r\n"])
+
+
+@given(
+    events=st.lists(st.tuples(EVENT, END, MORE), max_size=8),
+    usage_end=END,
+    cuts=CUTS,
+    hide=st.booleans(),
+)
+@example(
+    events=[(content("a"), b"\n\n", b"\n")], usage_end=b"\n\n", cuts=[], hide=True
+)  # a byte between two events
+def test_any_stream_in_any_pieces_passes_but_for_the_hidden_usage(
+    events: list[tuple[bytes, bytes, bytes]], usage_end: bytes, cuts: list[int], *, hide: bool
+) -> None:
+    before = b"".join(
+        event.replace(b"\n", b"\r\n" if end == b"\r\n\r\n" else end[:1]) + end + more
+        for event, end, more in events
+    )
+    before += b": a comment, so that the usage event begins where it seems to\n\n"
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}}' + usage_end
+    done = b"data: [DONE]\n\n"
+    out, seen = feed(cut(before + usage + done, cuts), hide_usage=hide)
+    assert out == before + (b"" if hide else usage) + done
+    assert seen.usage == Usage(5, 7)
+    assert seen.finished
+    assert seen.error is None
+    assert seen.finish_reason is None
+
+
+@given(texts=st.lists(TEXT, max_size=6), cuts=CUTS)
+def test_text_that_looks_like_an_end_usage_or_error_fools_nobody(texts: list[str], cuts: list[int]) -> None:
+    raw = b"".join(content(text) + b"\n\n" for text in texts)
+    out, seen = feed(cut(raw, cuts), hide_usage=True)
+    assert out == raw
+    assert (seen.usage, seen.finish_reason, seen.finished, seen.error) == (None, None, False, None)
+
+
+@given(cuts=CUTS)
+def test_nothing_passes_before_its_events_end_has_arrived(cuts: list[int]) -> None:
+    """Nor is anything held longer: an event goes out with the chunk that completes it."""
+    raw = content("one") + b"\n\n" + content("two") + b"\n\n"
+    first = len(content("one")) + 2
+    events = EventStream(hide_usage=False)
+    fed = sent = 0
+    for chunk in cut(raw, cuts):
+        sent += len(events.feed(chunk))
+        fed += len(chunk)
+        assert sent == (len(raw) if fed == len(raw) else first if fed >= first else 0)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_an_events_data_may_stand_on_several_lines(end: bytes) -> None:
+    lines = [
+        b'data: {"choices":[],',
+        b'data:"usage":{',
+        b'data: "prompt_tokens":1,"completion_tokens":2}}',
+        b"",
+        b"",
+    ]
+    out, seen = feed([end.join(lines)], hide_usage=True)
+    assert out == b""
+    assert seen.usage == Usage(1, 2)
+
+
+@pytest.mark.parametrize("spaced", ["", " "])
+def test_an_error_ends_the_stream_and_none_of_it_passes(spaced: str) -> None:
+    good = content("a") + b"\n\n"
+    bad = f'data: {{"error":{spaced}{{"message": "/srv/x.py", "code": 500}}}}\n\n'.encode()
+    out, seen = feed([good + bad + good + b"data: [DONE]\n\n"])
+    assert out == good
+    assert seen.error == {"message": "/srv/x.py", "code": 500}
+    assert not seen.finished
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    raw = b'data: {"choices":[],"error":null}\n\n'
+    out, seen = feed([raw])
+    assert out == raw
+    assert seen.error is None
+
+
+def test_running_usage_on_chunks_with_choices_is_never_hidden() -> None:
+    raw = b'data: {"choices":[{"index":0}],"usage":{"prompt_tokens":5,"completion_tokens":1}}\n\n'
+    out, seen = feed([raw], hide_usage=True)
+    assert out == raw
+    assert seen.usage == Usage(5, 1)
+
+
+@pytest.mark.parametrize(
+    "usage", [b"[]", b"{}", b'{"prompt_tokens":"5"}', b'{"prompt_tokens":-1}', b'{"prompt_tokens":true}']
+)
+def test_usage_that_is_none_is_passed_and_not_counted(usage: bytes) -> None:
+    raw = b'data: {"choices":[],"usage":%s}\n\n' % usage
+    out, seen = feed([raw], hide_usage=True)
+    assert out == raw
+    assert seen.usage is None
+
+
+@pytest.mark.parametrize("payload", [b'{"usage":{', b'[1,"usage":{', b'[{"usage":{}}]', b'{"a":"error":1}'])
+def test_an_event_that_is_no_json_object_passes(payload: bytes) -> None:
+    raw = b"data: " + payload + b"\n\n"
+    out, seen = feed([raw])
+    assert out == raw
+    assert seen.error is None
+
+
+def test_an_event_without_an_end_is_not_collected_for_ever() -> None:
+    events = EventStream(hide_usage=False)
+    assert events.feed(b"x" * MAX_EVENT_BYTES) == b""
+    with pytest.raises(EventTooLarge):
+        events.feed(b"x")
+
+
+def test_a_large_event_passes() -> None:
+    raw = content("x" * (MAX_EVENT_BYTES - 1000)) + b"\n\n"
+    out, _ = feed([raw[:-1], raw[-1:]])
+    assert out == raw
