@@ -1,4 +1,4 @@
-"""Who is calling: every key is known in memory, so that a store that is gone locks nobody out and lets nobody in."""
+"""Who is calling: keys are known in memory, so that a store that is gone locks nobody out, lets nobody in."""
 
 import asyncio
 import inspect
@@ -21,9 +21,12 @@ class Process:
 
     def __init__(self, store: MemoryKeyStore, clock: Clock, *, pepper: bytes = PEPPER) -> None:
         self.told: list[bool] = []
-        self.directory = KeyDirectory(
-            store, pepper=pepper, default_rpm=60, clock=clock, watch=self.told.append
-        )
+        self.heard = asyncio.Event()
+        self.directory = KeyDirectory(store, pepper=pepper, default_rpm=60, clock=clock, watch=self.note)
+
+    def note(self, *, up: bool) -> None:
+        self.told.append(up)
+        self.heard.set()
 
     async def create(
         self, *, rpm: int | None = None, expires_at: float | None = None
@@ -255,10 +258,8 @@ async def test_the_stored_record_holds_neither_key_nor_secret(here: Process, sto
 
 async def test_a_directory_keeps_itself_fresh_until_it_is_cancelled(here: Process) -> None:
     task = asyncio.create_task(here.directory.keep_fresh())
-    before = len(here.told)
-    async with asyncio.timeout(10):
-        while len(here.told) == before:
-            await asyncio.sleep(0.05)
+    here.heard.clear()
+    await asyncio.wait_for(here.heard.wait(), 10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
