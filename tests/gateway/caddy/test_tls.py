@@ -1,6 +1,6 @@
+import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,17 +14,12 @@ NAMES = ("localhost", "gpu.lan", LAN_ADDRESS)
 
 
 @pytest.fixture(scope="module")
-def own_certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the certificate and key of somebody's own authority."""
+def own_certificate(site: Caddy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a certificate for localhost and its key, which another authority has made."""
     directory = tmp_path_factory.mktemp("own")
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-            "-keyout", "key.pem", "-out", "cert.pem",
-        ],
-        cwd=directory, check=True, capture_output=True,
-    )  # fmt: skip
+    issued = site.data / "caddy/certificates/local/localhost"
+    shutil.copy(issued / "localhost.crt", directory / "cert.pem")
+    shutil.copy(issued / "localhost.key", directory / "key.pem")
     return directory
 
 
@@ -98,8 +93,7 @@ def test_the_internal_authority_does_not_force_https_on_a_host(lan_site: Caddy) 
         assert "strict-transport-security" not in client.get("/").headers
 
 
-def test_own_files_are_served(tmp_path: Path, own_certificate: Path) -> None:
+def test_own_files_are_served(site: Caddy, tmp_path: Path, own_certificate: Path) -> None:
     env = site_environment("127.0.0.1:1", "127.0.0.1:1", TLS_MODE="files", CADDY_TLS_DIR=str(own_certificate))
-    trust = ssl.create_default_context(cafile=str(own_certificate / "cert.pem"))
     with running_caddy("Caddyfile", env, tmp_path, health_port=int(env["CADDY_METRICS_PORT"])) as running:
-        assert httpx2.get(f"{running.url}/", verify=trust).status_code == 404
+        assert httpx2.get(f"{running.url}/", verify=site.trust).status_code == 404
