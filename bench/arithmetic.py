@@ -11,8 +11,8 @@ MICROS = 1e6
 class Comparison:
     """One system beside the base. CPU in microseconds per unit; ratios have no unit.
 
-    `ratio` is the ratio of the medians; `lowest` and `highest` are the extremes of the ratios of single repetitions, in which
-    both systems ran within seconds of each other.
+    `ratio` is the ratio of the medians; `lowest` and `highest` are the extremes of the ratios of single
+    repetitions, in which both systems ran within seconds of each other.
     """
 
     median: float
@@ -24,7 +24,7 @@ class Comparison:
 
 
 def cpu_per_unit(before: float, after: float, units: int) -> float:
-    """CPU microseconds per unit, from two readings of a CPU clock in seconds. Raises ValueError without units."""
+    """Microseconds per unit, from two readings of a CPU clock in seconds. Raises ValueError without units."""
     if units < 1:
         raise ValueError("nothing was done between the two readings")
     return (after - before) * MICROS / units

@@ -1,5 +1,7 @@
-"""The bare relay: the least that can stand between a client and an engine on the gateway's own server. It checks nothing, counts
-nothing and logs nothing; uvicorn, uvloop and httptools are set up as in the gateway."""
+"""The bare relay: the least that can stand between a client and an engine on the gateway's own server.
+
+It checks, counts and logs nothing; uvicorn, uvloop and httptools are set up as in the gateway.
+"""
 
 import argparse
 import asyncio

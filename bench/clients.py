@@ -1,5 +1,7 @@
-"""The HTTP clients that a relay could use, behind one seam. All are set up for a proxy: keep-alive, no limit on connections, no
-cookies, no decompression, a connect timeout and no other."""
+"""The HTTP clients that a relay could use, behind one seam.
+
+All are set up for a proxy: keep-alive, no limit on connections, no decompression, only a connect timeout.
+"""
 
 import asyncio
 from collections import deque
@@ -57,9 +59,7 @@ class AiohttpClient:
 
     async def post(self, path: str, body: bytes) -> AiohttpReply:
         url = self._engine + path
-        return AiohttpReply(
-            await self._session.post(url, data=body, headers=HEADERS, allow_redirects=False)
-        )
+        return AiohttpReply(await self._session.post(url, data=body, headers=HEADERS, allow_redirects=False))
 
 
 class Httpx2Reply:
@@ -122,7 +122,7 @@ class RawReply:
 
 
 class RawConnection(asyncio.Protocol):
-    """One keep-alive connection; httptools parses, nothing is checked. What no client on asyncio can undercut by much."""
+    """One keep-alive connection; httptools parses, nothing is checked: no client can undercut it by much."""
 
     def __init__(self, idle: deque["RawConnection"]) -> None:
         self._idle = idle
@@ -176,7 +176,7 @@ class RawClient:
 
     def __init__(self, engine: str) -> None:
         parts = urlsplit(engine)
-        self._address = (parts.hostname, parts.port)
+        self._host, self._port = parts.hostname or "", parts.port or 80
         self._idle: deque[RawConnection] = deque()
         lines = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
         self._lines = f"Host: {parts.netloc}\r\n{lines}".encode()
@@ -187,9 +187,8 @@ class RawClient:
         return await connection.post(head + body)
 
     async def _connect(self) -> RawConnection:
-        host, port = self._address
         made = await asyncio.get_running_loop().create_connection(
-            lambda: RawConnection(self._idle), host, port
+            lambda: RawConnection(self._idle), self._host, self._port
         )
         return made[1]
 

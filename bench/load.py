@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 load client: one protocol class, no checks while it runs; each whole reply is compared with the right one."""
+"""A lean HTTP/1.1 load client: one protocol class; each whole reply is compared with the right one."""
 
 import asyncio
 import re
@@ -24,8 +24,9 @@ class Target:
     def request(self, body: bytes) -> bytes:
         """A chat request, ready to send."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n{lines}content-type: application/json\r\n"
-        return head.encode() + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n{lines}"
+        rest = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        return head.encode() + rest
 
 
 @dataclass(slots=True)
@@ -64,7 +65,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self._whole is not None and not self._whole.done():
-            self._whole.set_exception(WrongReply(f"the connection closed after {bytes(self._arrived[:500])!r}"))
+            self._whole.set_exception(
+                WrongReply(f"the connection closed after {bytes(self._arrived[:500])!r}")
+            )
 
     def data_received(self, data: bytes) -> None:
         before = len(self._arrived)

@@ -1,4 +1,4 @@
-"""Measuring systems side by side: each repetition runs every system once, so that what disturbs the machine disturbs all."""
+"""Systems side by side: each repetition runs every one, so that what disturbs the machine disturbs all."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import orjson
 
-from bench.arithmetic import cpu_per_unit
-from bench.load import Connection, Progress, Target, WrongReply, body_of, check
+from bench.arithmetic import MICROS, cpu_per_unit
+from bench.load import Connection, Progress, body_of, check
 from bench.systems import System
 from standin.config import DEFAULT_MODEL
 
 IDLE_SECONDS = 2.0
 _PROMPT = (
-    "Summarise for the team on call what changed in the service last week, which alerts fired, what was done about each, "
-    "and what is left to do. Be brief, name the people who must act, and end with the three most important points. "
+    "Summarise for the team on call what changed in the service last week, which alerts fired, what was done "
+    "about each, and what is left to do. Be brief, name the people who must act, and end with the three "
+    "points that matter most. "
 )
 
 
@@ -34,11 +35,10 @@ class Plan:
 Results = dict[str, dict[str, list[float]]]
 
 WHOLE = "non-streamed request"
-PACED_TOKEN = "token of a paced stream"
+PACED = "token of a paced stream"
 PACED_ALL = "token of a paced stream, its request included"
 FAST_ALL = "token at full speed, its request included"
 IDLE = "second without requests"
-SCENARIOS = (WHOLE, PACED_TOKEN, PACED_ALL, FAST_ALL, IDLE)
 
 
 def chat_body(*, stream: bool, tokens: int) -> bytes:
@@ -66,6 +66,11 @@ class Bench:
         self._plan = plan
         self._bodies = {stream: chat_body(stream=stream, tokens=plan.tokens) for stream in (False, True)}
 
+    @property
+    def body_bytes(self) -> int:
+        """Size of a non-streamed request's body."""
+        return len(self._bodies[False])
+
     async def run(self) -> Results:
         """Everything, in this order: one unmeasured repetition, the measured ones. Raises WrongReply."""
         expected = {stream: await self._ask_engine(body) for stream, body in self._bodies.items()}
@@ -85,10 +90,10 @@ class Bench:
         whole = await self._whole(system, expected[False])
         token, paced = await self._streams(system, expected[True], self._plan.pause)
         _, fast = await self._streams(system, expected[True], 0)
-        return {WHOLE: whole, PACED_TOKEN: token, PACED_ALL: paced, FAST_ALL: fast}
+        return {WHOLE: whole, PACED: token, PACED_ALL: paced, FAST_ALL: fast}
 
     async def _whole(self, system: System, expected: bytes) -> float:
-        """CPU per non-streamed request, over keep-alive connections that ask again as soon as they are answered."""
+        """CPU per non-streamed request; each connection asks again as soon as it is answered."""
         plan = self._plan
         request = system.target.request(self._bodies[False])
         connections = [await Connection.open(system.target) for _ in range(plan.connections)]
@@ -105,7 +110,7 @@ class Bench:
         return cpu_per_unit(before, after, plan.requests // plan.connections * plan.connections)
 
     async def _streams(self, system: System, expected: bytes, pause: float) -> tuple[float, float]:
-        """CPU per event while all streams run, and per token of all streams with all that their requests cost."""
+        """CPU per event while all streams run, and per token with all that their requests cost."""
         plan = self._plan
         await self._set_pace(pause)
         progress = Progress(plan.streams)
@@ -113,7 +118,9 @@ class Bench:
         connections = [await Connection.open(system.target, progress) for _ in range(plan.streams)]
 
         async def ask(connection: Connection, after: float) -> None:
-            await asyncio.sleep(after)  # apart, so that the engine does not send the tokens of all at one moment
+            await asyncio.sleep(
+                after
+            )  # apart, so that the engine does not send the tokens of all at one moment
             check(await connection.ask(request), expected)
 
         before = system.cpu_seconds()
@@ -121,7 +128,9 @@ class Bench:
             asyncio.create_task(ask(connection, at * pause / plan.streams))
             for at, connection in enumerate(connections)
         ]
-        await asyncio.wait([asyncio.create_task(progress.all_begun.wait()), *asked], return_when="FIRST_COMPLETED")
+        await asyncio.wait(
+            [asyncio.create_task(progress.all_begun.wait()), *asked], return_when="FIRST_COMPLETED"
+        )
         from_cpu, from_events = system.cpu_seconds(), progress.events
         await asyncio.wait(asked, return_when="FIRST_COMPLETED")
         to_cpu, to_events = system.cpu_seconds(), progress.events
@@ -139,7 +148,7 @@ class Bench:
         await asyncio.sleep(IDLE_SECONDS)
         seconds = asyncio.get_running_loop().time() - started
         return {
-            system.name: [(system.cpu_seconds() - cpu) * 1e6 / seconds]
+            system.name: [(system.cpu_seconds() - cpu) * MICROS / seconds]
             for system, cpu in zip(self._systems, before, strict=True)
         }
 
@@ -156,6 +165,3 @@ class Bench:
         head = b"POST /pace HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
         body_of(await connection.ask(head + body))
         connection.close()
-
-
-__all__ = ["SCENARIOS", "Bench", "Plan", "Results", "Target", "WrongReply", "chat_body"]

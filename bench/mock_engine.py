@@ -1,7 +1,7 @@
-"""An engine that costs next to nothing, so that what stands before it can be measured: one protocol class, canned replies.
+"""An engine that costs next to nothing, so that what stands before it can be measured.
 
-The replies are the stand-in engine's, rendered once. `POST /pace` with a number of seconds as its body sets the pause before each
-token; 0 sends event after event, one in each turn of the event loop.
+The replies are the stand-in engine's, rendered once. `POST /pace` with a number of seconds as its body sets
+the pause before each token; 0 sends event after event, one in each turn of the event loop.
 """
 
 import argparse
@@ -23,7 +23,9 @@ from standin.replies import load
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _STREAM = re.compile(rb'"stream": *true')
-_WHOLE_HEAD = b"HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n"
+_WHOLE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n"
+)
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -54,7 +56,7 @@ class Replies:
 
 
 class EngineConnection(asyncio.Protocol):
-    """One connection: a request is answered when its body is whole; a stream ends early when the client goes."""
+    """One connection: a request is answered when its body is whole; a stream ends when the client goes."""
 
     def __init__(self, replies: Replies) -> None:
         self._replies = replies

@@ -1,4 +1,4 @@
-"""The processes of a measurement: the engine, and what is put before it. Each is started, used and ended here."""
+"""The processes of a measurement: the engine, and what is put before it."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,25 +34,25 @@ class System:
     target: Target
 
     def cpu_seconds(self) -> float:
-        """User and system time of the whole process so far, to the nanosecond: its CPU clock, as clock_getcpuclockid(3) names it."""
+        """User and system time of the whole process so far: its CPU clock, see clock_getcpuclockid(3)."""
         return time.clock_gettime((~self.pid << 3) | 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Which cores the measured systems have, and which the engine and the client. The same set where there is but one core."""
+    """Which cores the measured systems have, and which the rest; the same where there is but one."""
 
-    measured: Set[int]
-    rest: Set[int]
+    measured: frozenset[int]
+    rest: frozenset[int]
 
     @classmethod
     def of_this_machine(cls) -> "Cores":
         usable = sorted(os.sched_getaffinity(0))
-        return cls({usable[0]}, set(usable[1:]) or {usable[0]})
+        return cls(frozenset(usable[:1]), frozenset(usable[1:] or usable))
 
 
 @contextmanager
-def on(cores: Set[int]) -> Iterator[None]:
+def on(cores: frozenset[int]) -> Iterator[None]:
     """This process, and what it starts meanwhile, on these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
@@ -72,13 +72,15 @@ def engine(folder: Path, tokens: int, cores: Cores) -> Iterator[System]:
 
 
 @contextmanager
-def bare_relay(folder: Path, client: str, engine_port: int, cores: Cores) -> Iterator[System]:
-    """A bare relay on the named HTTP client."""
+def bare_relay(
+    folder: Path, client: str, engine_port: int, cores: Cores, *, name: str = ""
+) -> Iterator[System]:
+    """A bare relay on the named HTTP client; `name` is for the tables, the client's where it is empty."""
     ready = folder / f"relay-{client}.json"
     url = f"http://127.0.0.1:{engine_port}"
     arguments = ["bench.bare_relay", "--client", client, "--engine", url, "--ready-file", str(ready)]
     with on(cores.measured), _running(arguments, ready, os.environ) as ports:
-        yield System(client, ports["pid"], Target(ports["port"]))
+        yield System(name or client, ports["pid"], Target(ports["port"]))
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def gateway(folder: Path, engine_port: int, cores: Cores) -> Iterator[System]:
 
 
 def gateway_environment(folder: Path, engine_port: int, ready: Path) -> Mapping[str, str]:
-    """Writes the gateway's files into `folder`; the environment that points to them, and no setting of the caller's."""
+    """Writes the gateway's files into `folder`; the environment that points to them, and to nothing else."""
     for name in ("key_pepper", "admin_token", "engine_api_key"):
         (folder / name).write_text(secrets.token_urlsafe(32))
     profile = {"served-model-name": [DEFAULT_MODEL], "max-model-len": 8192, "max-num-seqs": 4}
