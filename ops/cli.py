@@ -10,6 +10,7 @@ Exit codes of every command: 0 done, 1 not done (one line says why and what to d
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -179,7 +180,8 @@ def _keys(site: Site, console: Console) -> typer.Typer:
             "expires_at": expires.astimezone().isoformat() if expires else None,
         }
         record = create_key(_transport(site, admin_url, admin_token_file), request)
-        environment = _environment(site, record, admin_url)
+        # JSON alone on standard output when JSON was asked for.
+        environment = _environment(replace(site, say=lambda _: None) if as_json else site, record, admin_url)
         if as_json:
             _print_json({**record, "environment": environment})
         else:

@@ -72,10 +72,11 @@ _MEANINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A port of the host that a service publishes. `address` is empty for all addresses."""
+    """A port of the host and its target in the container. `address` is empty for all addresses."""
 
     service: str
     port: int
+    target: int
     protocol: str
     address: str
 
@@ -225,7 +226,8 @@ def published_ports(config: dict[str, Any]) -> list[Published]:
         for port in body.get("ports") or ():
             if str(port.get("published") or "").isdigit():
                 number, protocol = int(port["published"]), port.get("protocol", "tcp")
-                found.append(Published(service, number, protocol, port.get("host_ip") or ""))
+                address = port.get("host_ip") or ""
+                found.append(Published(service, number, int(port["target"]), protocol, address))
     return found
 
 

@@ -15,6 +15,9 @@ from ops.site import Site
 ENGINE = "vllm"
 _STANDIN_FIX = "or put COMPOSE_FILE=compose.yaml:compose.standin.yaml in .env for the stand-in engine."
 _TENSOR_PARALLEL = re.compile(r"^tensor-parallel-size:\s*(\d+)", re.MULTILINE)
+_SS_LOCAL = 3  # the column of `ss` with the address that is listened on
+_HTTP = 80
+_LOOPBACK_VARIABLES = {8000: "VLLM_PORT", 9090: "PROMETHEUS_PORT", 9093: "ALERTMANAGER_PORT"}
 # Tags whose image is built with CUDA 13; with -cu129 behind it a tag names the CUDA 12.9 build.
 _CUDA_13_TAGS = frozenset({"v0.32.0"})
 
@@ -58,10 +61,17 @@ def check_gpu(
 
 
 def check_ports(commands: Commands, config: dict[str, Any], held_by_stack: set[int]) -> None:
-    """Raises OpsError for the first port that another process listens on."""
+    """Raises OpsError for the first port that another process has. Without `ss` Docker finds out itself."""
+    result = commands.run(["ss", "-H", "-ltnp"], timeout=10)
+    listeners = (
+        [line for line in result.out.splitlines() if len(line.split()) > _SS_LOCAL] if result.ok else []
+    )
     for published in published_ports(config):
-        if published.protocol == "tcp" and published.port not in held_by_stack:
-            _check_port(commands, published)
+        if published.protocol != "tcp" or published.port in held_by_stack:
+            continue
+        for line in listeners:
+            if _collides(line, published):
+                raise _taken(published, line)
 
 
 def project_of(config: dict[str, Any]) -> str:
@@ -69,31 +79,28 @@ def project_of(config: dict[str, Any]) -> str:
     return str(config.get("name") or "gatehouse")
 
 
-def _check_port(commands: Commands, published: Published) -> None:
-    port = published.port
-    result = commands.run(["ss", "-H", "-ltnp", f"sport = :{port}"], timeout=10)
-    holders = (
-        [line for line in result.out.splitlines() if _same_address(line, published)] if result.ok else []
+def _collides(line: str, published: Published) -> bool:
+    """Whether a line of `ss` is about the published port, on an address that it would be published on."""
+    address, _, port = line.split()[_SS_LOCAL].rpartition(":")
+    anywhere = {"*", "0.0.0.0", "[::]"}
+    return port == str(published.port) and (
+        not published.address or address in {*anywhere, published.address}
     )
-    if not holders:
-        return
-    found = re.search(r'users:\(\("(?P<name>[^"]+)",pid=(?P<pid>\d+)', holders[0])
+
+
+def _taken(published: Published, line: str) -> OpsError:
+    found = re.search(r'users:\(\("(?P<name>[^"]+)",pid=(?P<pid>\d+)', line)
     who = f"{found['name']} (process {found['pid']})" if found else "another process"
-    variable = {"80": "HTTP_PORT", "443": "HTTPS_PORT"}.get(str(port), _port_variable(published))
-    raise OpsError(f"Port {port} is taken by {who}.", f"Stop it, or set {variable} in .env to a free port.")
-
-
-def _same_address(line: str, published: Published) -> bool:
-    """Whether a line of `ss` is about an address that collides with the published one."""
-    fields = line.split()
-    local = fields[3].rpartition(":")[0].strip("[]") if len(fields) > 3 else ""
-    return not published.address or local in {"", "*", "0.0.0.0", "::", published.address}
+    return OpsError(
+        f"Port {published.port} is taken by {who}.",
+        f"Stop it, or set {_port_variable(published)} in .env to a free port.",
+    )
 
 
 def _port_variable(published: Published) -> str:
     if published.service == "loopback":
-        return "VLLM_PORT, PROMETHEUS_PORT or ALERTMANAGER_PORT"
-    return "HTTP_PORT or HTTPS_PORT"
+        return _LOOPBACK_VARIABLES.get(published.target, "its variable")
+    return "HTTP_PORT" if published.target == _HTTP else "HTTPS_PORT"
 
 
 def _gives_gpus(commands: Commands, info: Mapping[str, Any]) -> bool:

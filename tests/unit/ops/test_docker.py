@@ -32,6 +32,10 @@ CONFIG = {
 }
 
 
+def failed(daemon: str) -> Result:
+    return Result(1, err=f"Error response from daemon: {daemon}\n")
+
+
 @pytest.mark.parametrize(
     ("result", "message", "fix"),
     [
@@ -39,45 +43,49 @@ CONFIG = {
         (DAEMON_DOWN, "does not answer", "systemctl start docker"),
         (NOT_ALLOWED, "may not talk", "usermod -aG docker"),
         (NO_COMPOSE, "no compose plugin", "docker-compose-plugin"),
-        (Result(1, err="docker: 'compose' is not a docker command.\n"), "no compose plugin", "docker-compose-plugin"),
         (
-            Result(1, err='Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]'),
+            Result(1, err="docker: 'compose' is not a docker command.\n"),
+            "no compose plugin",
+            "docker-compose-plugin",
+        ),
+        (
+            failed('could not select device driver "nvidia" with capabilities: [[gpu]]'),
             "cannot give a GPU",
             "nvidia-container-toolkit",
         ),
         (
-            Result(1, err="Error response from daemon: failed to set up container networking: driver failed programming "
-            "external connectivity on endpoint gatehouse-caddy-1: Bind for 0.0.0.0:443 failed: port is already allocated"),
+            failed(
+                "failed to set up container networking: driver failed programming external connectivity on "
+                "endpoint gatehouse-caddy-1: Bind for 0.0.0.0:443 failed: port is already allocated"
+            ),
             "port",
             "HTTPS_PORT",
         ),
         (
-            Result(1, err="Error response from daemon: manifest for vllm/vllm-openai:v9 not found: manifest unknown: "
-            "manifest unknown"),
+            failed("manifest for vllm/vllm-openai:v9 not found: manifest unknown: manifest unknown"),
             "does not have it",
             "VLLM_VERSION",
         ),
         (
-            Result(1, err='Error response from daemon: Get "https://registry-1.docker.io/v2/": dial tcp: lookup '
-            "registry-1.docker.io: no such host"),
+            failed(
+                'Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io: no such host'
+            ),
             "cannot be reached",
             "docker load",
         ),
+        (failed("toomanyrequests: You have reached your pull rate limit."), "limits", "docker login"),
+        (failed("write /var/lib/docker/tmp/x: no space left on device"), "disk is full", "system df"),
         (
-            Result(1, err="Error response from daemon: toomanyrequests: You have reached your pull rate limit."),
-            "limits",
-            "docker login",
-        ),
-        (Result(1, err="write /var/lib/docker/tmp/x: no space left on device"), "disk is full", "docker system df"),
-        (
-            Result(1, err="failed to create network gatehouse_edge: Error response from daemon: invalid pool request: "
-            "Pool overlaps with other one on this address space"),
+            failed("invalid pool request: Pool overlaps with other one on this address space"),
             "overlaps",
             "EDGE_SUBNET",
         ),
         (
-            Result(1, err="error while interpolating services.vllm.volumes.[0].source: required variable GATEHOUSE_PROFILE "
-            "is missing a value: run make setup, or set it in .env"),
+            Result(
+                1,
+                err="error while interpolating services.vllm.volumes.[0].source: required variable "
+                "GATEHOUSE_PROFILE is missing a value: run make setup, or set it in .env",
+            ),
             "GATEHOUSE_PROFILE is not set",
             "Run make setup",
         ),
@@ -94,7 +102,7 @@ CONFIG = {
         (Result(1, err="one\nsomething new\n"), "something new", "docker info"),
         (Result(1), "failed", "docker info"),
     ],
-)  # fmt: skip
+)
 def test_an_error_says_what_it_means_and_what_to_do(result: Result, message: str, fix: str) -> None:
     error = explain(result, "docker info")
     assert message in error.message
@@ -129,9 +137,9 @@ def test_a_daemon_that_is_down_is_seen_though_the_cli_exits_with_success() -> No
 
 def test_ports_images_and_gpus_are_read_from_the_configuration() -> None:
     assert published_ports(CONFIG) == [
-        Published("caddy", 80, "tcp", ""),
-        Published("caddy", 8443, "udp", ""),
-        Published("loopback", 8000, "tcp", "127.0.0.1"),
+        Published("caddy", 80, 80, "tcp", ""),
+        Published("caddy", 8443, 443, "udp", ""),
+        Published("loopback", 8000, 8000, "tcp", "127.0.0.1"),
     ]
     assert images(CONFIG) == (
         ["caddy:2.11.7-alpine", "vllm/vllm-openai:v0.32.0"],
@@ -145,7 +153,8 @@ def test_ports_images_and_gpus_are_read_from_the_configuration() -> None:
 @pytest.mark.parametrize("one_list", [False, True], ids=["lines", "list"])
 def test_containers_are_read_in_both_forms(one_list: bool) -> None:  # noqa: FBT001
     line = (
-        '{"Service": "caddy", "State": "running", "Health": "healthy", "ExitCode": 0, "Image": "caddy", "Publishers": '
+        '{"Service": "caddy", "State": "running", "Health": "healthy", "ExitCode": 0, "Image": "c", '
+        '"Publishers": '
         '[{"URL": "0.0.0.0", "TargetPort": 443, "PublishedPort": 443, "Protocol": "tcp"},'
         ' {"URL": "::", "TargetPort": 443, "PublishedPort": 443, "Protocol": "tcp"},'
         ' {"URL": "", "TargetPort": 80, "PublishedPort": 0, "Protocol": "tcp"}]}'

@@ -1,5 +1,6 @@
 """A model arrives whole or not at all, from each source, over connections that break."""
 
+import ast
 import dataclasses
 import json
 import os
@@ -482,3 +483,17 @@ def test_another_origin_is_not_taken_for_the_one_asked(hub: tuple[HubState, str]
     get(hub_source(hub[1]), place)
     with pytest.raises(OpsError, match=r"not what \.env asks for"):
         present_model(Origin("hub", REPO, "v2"), place)
+
+
+def test_the_fetching_part_needs_only_what_its_image_holds() -> None:
+    """The `model` image has the standard library and the group `model` with what its two libraries bring."""
+    brought = {"huggingface_hub", "modelscope_hub", "httpx2", "requests"}
+    imported = set()
+    for path in (ROOT / "ops" / "fetch").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+    own = {name for name in imported if name == "ops.errors" or name.startswith("ops.fetch")}
+    assert {name.split(".")[0] for name in imported - own} <= brought | set(sys.stdlib_module_names)

@@ -177,8 +177,9 @@ def test_an_old_driver_names_the_image_that_it_can_run(ready: Checkout) -> None:
 
 def test_a_taken_port_names_its_holder_and_the_variable(ready: Checkout) -> None:
     ready.commands.on(
-        "ss -H -ltnp sport = :80",
-        out='LISTEN 0 511 0.0.0.0:80 0.0.0.0:* users:(("nginx",pid=812,fd=6))\n',
+        "ss",
+        out="LISTEN 0 128 0.0.0.0:8080 0.0.0.0:*\n"
+        'LISTEN 0 511 0.0.0.0:80 0.0.0.0:* users:(("nginx",pid=812,fd=6))\n',
     )
     error = refusal(ready)
     assert error.message == "Port 80 is taken by nginx (process 812)."
@@ -186,7 +187,7 @@ def test_a_taken_port_names_its_holder_and_the_variable(ready: Checkout) -> None
 
 
 def test_a_port_on_another_address_is_free_for_the_loopback(ready: Checkout) -> None:
-    ready.commands.on("ss -H -ltnp sport = :8000", out="LISTEN 0 128 192.168.1.5:8000 0.0.0.0:*\n")
+    ready.commands.on("ss", out="LISTEN 0 128 192.168.1.5:8000 0.0.0.0:*\n")
     start(ready)
 
 

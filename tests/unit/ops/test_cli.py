@@ -1,0 +1,290 @@
+"""The command line: what is printed, where, and with which exit code."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ops import cli
+from ops.commands import HostCommands, Result
+from ops.setup import Choice, setup
+from ops.site import Site
+from tests.capabilities import ROOT
+from tests.unit.ops.conftest import Checkout
+from tests.unit.ops.fake_commands import DAEMON_DOWN, NO_COMMAND, NO_COMPOSE
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+CALL = "docker compose exec -T gateway python -m gateway.call"
+READINESS = "docker compose exec -T gateway python -c"
+KEY = {
+    "id": "abcdefghij",
+    "key": "sk-gh-abcdefghij-secret",
+    "name": "alice [x]",
+    "tenant": "default",
+    "requests_per_minute": None,
+    "created_at": "2026-12-01T00:00:00Z",
+    "expires_at": None,
+    "revoked_at": None,
+}
+
+
+class Terminal:
+    """Runs command lines on a checkout and keeps both streams."""
+
+    def __init__(self, checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+        self._checkout, self._capsys = checkout, capsys
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        out, errors = io.StringIO(), io.StringIO()
+        console = Console(file=out, width=200)
+        site = Site(self._checkout.root, self._checkout.commands, {}, cli.plain(console))
+        app = cli.build(site, console)
+        code = cli.run(app, Console(file=errors, width=200), arguments)
+        captured = self._capsys.readouterr()
+        return code, out.getvalue() + captured.out, errors.getvalue() + captured.err
+
+
+@pytest.fixture
+def terminal(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    checkout.commands.on("nvidia-smi", NO_COMMAND)
+    setup(checkout.site, Choice())
+    checkout.commands.on_json("docker info", {"ServerVersion": "28.5.2"})
+    checkout.commands.on("docker compose version", out="2.40.3\n")
+    checkout.commands.on("docker compose exec -T caddy cat", out=CERTIFICATE)
+    return Terminal(checkout, capsys)
+
+
+def admin(status: int, body: Any) -> Result:
+    return Result(0, json.dumps({"status": status, "body": body}))
+
+
+def container(service: str, state: str = "running", health: str = "healthy", code: int = 0) -> dict[str, Any]:
+    return {"Service": service, "State": state, "Health": health, "ExitCode": code, "Image": f"{service}:1"}
+
+
+def lines(*containers: dict[str, Any]) -> str:
+    return "\n".join(json.dumps(entry) for entry in containers)
+
+
+def test_an_expected_failure_is_one_line_on_stderr_with_code_1(
+    checkout: Checkout, terminal: Terminal
+) -> None:
+    checkout.commands.on("docker info", DAEMON_DOWN)
+    code, out, errors = terminal.run("status")
+    assert (code, out) == (1, "")
+    assert errors == "error: The Docker daemon does not answer. Start it: sudo systemctl start docker\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["keys", "create"], ["logs", "--tail", "-1"], ["up", "--nope"]]
+)
+def test_wrong_usage_is_code_2(terminal: Terminal, arguments: list[str]) -> None:
+    code, _, errors = terminal.run(*arguments)
+    assert code == 2
+    assert "Usage" in errors
+
+
+def test_an_interrupt_is_code_130(checkout: Checkout, terminal: Terminal) -> None:
+    checkout.commands.on("docker compose down", KeyboardInterrupt)
+    code, _, errors = terminal.run("down")
+    assert code == 130
+    assert "run it again" in errors
+
+
+def test_a_file_that_cannot_be_read_is_one_line(checkout: Checkout, terminal: Terminal) -> None:
+    (checkout.root / ".env").unlink()
+    (checkout.root / ".env").mkdir()
+    code, _, errors = terminal.run("setup")
+    assert code == 1
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+
+
+def test_setup_can_be_repeated(terminal: Terminal) -> None:
+    code, out, _ = terminal.run("setup")
+    assert code == 0
+    assert "left .env as it is" in out
+
+
+def test_a_key_is_printed_once_with_an_environment_to_paste(checkout: Checkout, terminal: Terminal) -> None:
+    checkout.commands.on(CALL, admin(201, KEY))
+    code, out, _ = terminal.run("keys", "create", "--name", "alice", "--expires", "2027-01-02")
+    certificate = checkout.root / "build" / "ca" / "root.crt"
+    assert code == 0
+    assert out.splitlines()[-3:] == [
+        "export OPENAI_BASE_URL=https://localhost/v1",
+        f"export OPENAI_API_KEY={KEY['key']}",
+        f"export SSL_CERT_FILE={certificate}",
+    ]
+    assert out.count(str(KEY["key"])) == 1
+    assert certificate.read_text() == CERTIFICATE
+    sent = json.loads(next(text for text in checkout.commands.stdin if text))
+    assert sent["expires_at"].startswith("2027-01-02T00:00:00")
+    assert len(sent["expires_at"]) > len("2027-01-02T00:00:00")
+
+
+def test_a_key_is_not_lost_when_the_certificate_cannot_be_had(checkout: Checkout, terminal: Terminal) -> None:
+    checkout.commands.on(CALL, admin(201, KEY))
+    checkout.commands.on(
+        "docker compose exec -T caddy cat", Result(1, err='service "caddy" is not running\n')
+    )
+    code, out, _ = terminal.run("keys", "create", "--name", "alice")
+    assert code == 0
+    assert str(KEY["key"]) in out
+    assert "make ca" in out
+    assert json.loads(terminal.run("keys", "create", "--name", "alice", "--json")[1])["key"] == KEY["key"]
+
+
+def test_json_of_a_key_is_for_scripts(checkout: Checkout, terminal: Terminal) -> None:
+    checkout.commands.on(CALL, admin(201, KEY))
+    with (checkout.root / ".env").open("a") as env:
+        env.write("TLS_MODE=acme\n")
+    code, out, _ = terminal.run("keys", "create", "--name", "alice", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["key"] == found["environment"]["OPENAI_API_KEY"] == KEY["key"]
+    assert "SSL_CERT_FILE" not in found["environment"]
+
+
+def test_the_list_has_no_secrets_and_survives_markup_in_names(checkout: Checkout, terminal: Terminal) -> None:
+    record = {name: value for name, value in KEY.items() if name != "key"}
+    checkout.commands.on(CALL, admin(200, {"keys": [record]}))
+    _, out, _ = terminal.run("keys", "list")
+    assert "abcdefghij" in out
+    assert "alice [x]" in out
+    _, out, _ = terminal.run("keys", "list", "--json")
+    assert json.loads(out) == {"keys": [record]}
+    checkout.commands.on(CALL, admin(200, {"keys": []}))
+    assert "no keys yet" in terminal.run("keys", "list")[1]
+
+
+def test_a_key_is_revoked(checkout: Checkout, terminal: Terminal) -> None:
+    checkout.commands.on(CALL, admin(200, {**KEY, "revoked_at": "now"}))
+    assert terminal.run("keys", "revoke", "abcdefghij")[1] == "revoked abcdefghij (alice [x])\n"
+    assert json.loads(terminal.run("keys", "revoke", "abcdefghij", "--json")[1])["revoked_at"] == "now"
+
+
+def test_half_of_a_direct_connection_is_refused(terminal: Terminal) -> None:
+    code, _, errors = terminal.run("keys", "list", "--admin-url", "http://127.0.0.1:9")
+    assert code == 1
+    assert "belong together" in errors
+
+
+def test_status_shows_services_and_the_gateways_readiness(checkout: Checkout, terminal: Terminal) -> None:
+    done = container("engine-dirs", "exited", "")
+    checkout.commands.on("docker compose ps", out=lines(done, container("vllm"), container("gateway")))
+    checkout.commands.on(READINESS, out='{"status": "degraded", "reasons": ["store down"]}\n')
+    code, out, _ = terminal.run("status")
+    assert code == 0
+    assert "gateway: degraded (store down)" in out
+    code, out, _ = terminal.run("status", "--json")
+    assert [service["service"] for service in json.loads(out)["services"]] == [
+        "engine-dirs",
+        "gateway",
+        "vllm",
+    ]
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("containers", "readiness"),
+    [
+        ([container("vllm", health="unhealthy"), container("gateway")], '{"status": "ready"}'),
+        ([container("caddy", "exited", "", 1), container("gateway")], '{"status": "ready"}'),
+        ([container("gateway")], '{"status": "unavailable", "reasons": ["no engine answers"]}'),
+        ([container("gateway")], "no JSON"),
+        ([container("vllm")], ""),
+        ([], ""),
+    ],
+)
+def test_status_is_code_1_while_something_is_wrong(
+    checkout: Checkout, terminal: Terminal, containers: list[dict[str, Any]], readiness: str
+) -> None:
+    checkout.commands.on("docker compose ps", out=lines(*containers))
+    checkout.commands.on(READINESS, out=readiness)
+    assert terminal.run("status")[0] == 1
+
+
+def test_nothing_running_names_the_command(checkout: Checkout, terminal: Terminal) -> None:
+    checkout.commands.on("docker compose ps", out="")
+    assert "nothing runs: make up" in terminal.run("status")[1]
+
+
+def test_the_certificate_is_written_and_explained(checkout: Checkout, terminal: Terminal) -> None:
+    code, out, _ = terminal.run("ca")
+    path = checkout.root / "build" / "ca" / "root.crt"
+    assert code == 0
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert f"SSL_CERT_FILE={path}" in out
+    for system in ("Debian", "macOS", "Windows", "Node.js"):
+        assert system in out
+    assert json.loads(terminal.run("ca", "--json")[1]) == {"path": str(path)}
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (Result(1, err='service "caddy" is not running\n'), "Caddy is not running"),
+        (
+            Result(1, err="cat: can't open '/data/x': No such file or directory\n"),
+            "not made its authority yet",
+        ),
+        (Result(0, "garbage"), "is not one"),
+        (NO_COMPOSE, "no compose plugin"),
+    ],
+)
+def test_a_certificate_that_cannot_be_had_is_said(
+    checkout: Checkout, terminal: Terminal, result: Result, message: str
+) -> None:
+    checkout.commands.on("docker compose exec -T caddy cat", result)
+    code, _, errors = terminal.run("ca")
+    assert code == 1
+    assert message in errors
+
+
+def test_with_a_public_certificate_there_is_nothing_to_trust(checkout: Checkout, terminal: Terminal) -> None:
+    with (checkout.root / ".env").open("a") as env:
+        env.write("TLS_MODE=acme\n")
+    assert "nothing to trust" in terminal.run("ca")[2]
+
+
+def test_logs_and_down_go_to_compose(checkout: Checkout, terminal: Terminal) -> None:
+    checkout.commands.on("docker compose logs")
+    checkout.commands.on("docker compose down")
+    assert terminal.run("logs", "caddy", "--no-follow", "--tail", "5")[0] == 0
+    assert checkout.commands.ran("docker compose logs")[0][3:] == ["--tail", "5", "caddy"]
+    assert terminal.run("down")[0] == 0
+    assert "kept in their volumes" in terminal.run("down")[1]
+    assert checkout.commands.ran("docker compose down")[0][3:] == ["--remove-orphans"]
+    checkout.commands.on("docker compose logs", Result(1))
+    checkout.commands.on("docker compose down", Result(1))
+    assert terminal.run("logs")[0] == terminal.run("down")[0] == 1
+
+
+def test_the_command_line_starts_in_half_a_second_of_work() -> None:
+    """In processor time, which other processes on the machine do not stretch."""
+    code = "import time, ops.cli; print(time.process_time())"
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert float(out) < 0.5
+
+
+def test_real_programs_are_run_captured_followed_and_ended(checkout: Checkout) -> None:
+    commands = HostCommands(checkout.root, {"PATH": "/usr/bin:/bin"})
+    assert commands.run(["sh", "-c", "cat; echo bad >&2; exit 3"], stdin="in") == Result(3, "in", "bad\n")
+    assert commands.run(["no-such-program"]).code == 127
+    assert commands.show(["no-such-program"]).code == 127
+    assert commands.attach(["no-such-program"]) == 127
+    assert commands.run(["sleep", "5"], timeout=0.1).code == 124
+    assert commands.show(["sh", "-c", "echo bad >&2; exit 4"]) == Result(4, err="bad\n")
+    assert commands.attach(["sh", "-c", 'exit "$CODE"'], {"CODE": "7"}) == 7
+    started = time.monotonic()
+    with commands.follow(["sh", "-c", "echo one; echo two >&2; exec sleep 30"]) as followed:
+        assert {next(followed), next(followed)} == {"one\n", "two\n"}
+    assert time.monotonic() - started < 10
