@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.measure import Plan
+from bench.pages import publish
 from bench.report import RESULTS
 from bench.runs import BENCHES
 
@@ -24,7 +25,11 @@ def main(arguments: list[str]) -> int:
     for name in options.names or BENCHES:
         print(f"measuring {name}", file=sys.stderr)
         report = BENCHES[name](replace(Plan(), repetitions=options.repetitions))
-        print(report.write(options.out).read_text(encoding="utf-8"))
+        table = report.write(options.out).read_text(encoding="utf-8")
+        print(table)
+        if options.out == RESULTS:
+            for page in publish(name, table):
+                print(f"updated {page}", file=sys.stderr)
     return 0
 
 

@@ -11,7 +11,7 @@ from bench.load import Connection, Progress, body_of, check
 from bench.systems import System
 from standin.config import DEFAULT_MODEL
 
-IDLE_SECONDS = 2.0
+SETTLE_SECONDS = 0.02
 _PROMPT = (
     "Summarise for the team on call what changed in the service last week, which alerts fired, what was done "
     "about each, and what is left to do. Be brief, name the people who must act, and end with the three "
@@ -21,7 +21,7 @@ _PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is done. `pause` is the engine's, before each token of a paced stream, in seconds."""
+    """How much is done. In seconds: the engine's `pause` before each token of a paced stream, the time `idle`."""
 
     repetitions: int = 9
     requests: int = 600
@@ -29,6 +29,7 @@ class Plan:
     streams: int = 32
     tokens: int = 100
     pause: float = 0.015
+    idle: float = 2.0
 
 
 # Raw results: scenario -> system -> one value a repetition, in CPU microseconds.
@@ -104,7 +105,7 @@ class Bench:
 
         before = system.cpu_seconds()
         await asyncio.gather(*map(keep_asking, connections))
-        after = system.cpu_seconds()
+        after = await _settled(system)
         for connection in connections:
             connection.close()
         return cpu_per_unit(before, after, plan.requests // plan.connections * plan.connections)
@@ -135,7 +136,7 @@ class Bench:
         await asyncio.wait(asked, return_when="FIRST_COMPLETED")
         to_cpu, to_events = system.cpu_seconds(), progress.events
         await asyncio.gather(*asked)
-        after = system.cpu_seconds()
+        after = await _settled(system)
         for connection in connections:
             connection.close()
         steady = cpu_per_unit(from_cpu, to_cpu, to_events - from_events) if pause else 0.0
@@ -145,7 +146,7 @@ class Bench:
         """CPU per second of each system while nobody asks: part of all its other values."""
         before = [system.cpu_seconds() for system in self._systems]
         started = asyncio.get_running_loop().time()
-        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.sleep(self._plan.idle)
         seconds = asyncio.get_running_loop().time() - started
         return {
             system.name: [(system.cpu_seconds() - cpu) * MICROS / seconds]
@@ -165,3 +166,13 @@ class Bench:
         head = b"POST /pace HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
         body_of(await connection.ask(head + body))
         connection.close()
+
+
+async def _settled(system: System) -> float:
+    """The CPU clock once the system sleeps.
+
+    What follows an answer's last byte counts too, and the kernel adds the time of a process that runs on
+    another core only when that process pauses, or at the next tick.
+    """
+    await asyncio.sleep(SETTLE_SECONDS)
+    return system.cpu_seconds()

@@ -79,7 +79,7 @@ def _method(plan: Plan, body_bytes: int, cores: Cores) -> list[str]:
     )
     return [
         f"{plan.repetitions} repetitions after an uncounted one; each runs every system, in turning order.",
-        f"Requests: {plan.requests} a repetition on {plan.connections} connections, bodies of {body_bytes} bytes.",
+        f"{plan.requests} requests a repetition on {plan.connections} connections, {body_bytes} bytes each.",
         f"Streams: {plan.streams} at a time, {plan.tokens} tokens each.",
         f"Paced: one token every {plan.pause * 1000:g} ms in each stream, the streams apart from each other.",
         "Full speed: the engine sends without a pause, so that one read holds several events.",

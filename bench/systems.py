@@ -16,7 +16,7 @@ from types import MappingProxyType
 from bench.load import Target
 from standin.config import DEFAULT_MODEL
 
-START_SECONDS = 60.0
+START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 ROOT = Path(__file__).parent.parent
 
