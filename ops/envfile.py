@@ -4,7 +4,8 @@ The rules are those of "Env file syntax" in
 https://docs.docker.com/compose/how-tos/environment-variables/variable-interpolation/: `NAME=value`,
 optionally after `export`; blank lines and lines that start with `#` are skipped; ` #` starts a comment in an
 unquoted value; single quotes are literal; double quotes know the escapes \n \r \t \\ \" \$; unquoted and
-double-quoted values interpolate $NAME, ${NAME}, ${NAME:-default} and ${NAME-default}.
+double-quoted values interpolate $NAME, ${NAME}, ${NAME:-default}, ${NAME:?error}, ${NAME:+other} and $$.
+Where that page is silent, what Compose 5.6.1 does was tried.
 """
 
 import re
@@ -13,18 +14,19 @@ from collections.abc import Mapping
 from ops.errors import OpsError
 
 _ASSIGNMENT = re.compile(
-    r"^[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*", re.MULTILINE
+    r"^[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*[=:][ \t]*", re.MULTILINE
 )
 _NOTHING = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _UNQUOTED = re.compile(r"[^\n]*")
 _REFERENCE = re.compile(
-    r"\\(?P<escape>[nrt\\\"$])"
+    r"(?P<dollar>\$\$)"
     r"|\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<kind>:?-)(?P<default>[^}]*))?\})"
+    r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<kind>:?[-?+])(?P<word>[^}]*))?\})"
 )
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_ESCAPE_OR_REFERENCE = re.compile(r"\\(?P<escape>[abfnrtv\\\"$])|" + _REFERENCE.pattern)
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
 
 
@@ -106,21 +108,30 @@ def _value(text: str, at: int, known: Mapping[str, str]) -> tuple[str, int]:
         return (inner.replace("\\'", "'") if opening == "'" else _expanded(inner, known)), rest.end()
     line = _UNQUOTED.match(text, at)
     raw = line[0] if line else ""
-    raw = "" if raw.startswith("#") else re.split(r"[ \t]#", raw, maxsplit=1)[0]
+    raw = raw.split(" #", 1)[0]
     return _expanded(raw.strip(), known, escapes=False), at + len(line[0] if line else "") + 1
 
 
 def _expanded(raw: str, known: Mapping[str, str], *, escapes: bool = True) -> str:
-    def replaced(found: re.Match[str]) -> str:
-        if escape := found["escape"]:
-            return _ESCAPES.get(escape, escape) if escapes else found[0]
-        value = known.get(found["plain"] or found["braced"])
-        if found["kind"] is None:
-            return value or ""
-        missing = value is None or (found["kind"] == ":-" and not value)
-        return str(found["default"]) if missing else str(value)
+    """The value with its references replaced, and with its escapes where it was in double quotes."""
 
-    return _REFERENCE.sub(replaced, raw)
+    def replaced(found: re.Match[str]) -> str:
+        if escapes and (escape := found["escape"]):
+            return _ESCAPES.get(escape, escape)
+        return "$" if found["dollar"] else _looked_up(found, known)
+
+    return (_ESCAPE_OR_REFERENCE if escapes else _REFERENCE).sub(replaced, raw)
+
+
+def _looked_up(found: re.Match[str], known: Mapping[str, str]) -> str:
+    name, kind, word = found["plain"] or found["braced"], found["kind"] or "", found["word"] or ""
+    value = known.get(name)
+    missing = value is None or (kind.startswith(":") and not value)
+    if kind.endswith("?") and missing:
+        raise OpsError(f".env needs {name}, which is not set.", f"{word[:1].upper()}{word[1:] or 'Set it'}.")
+    if kind.endswith("+"):
+        return "" if missing else word
+    return word if missing else str(value)
 
 
 def _unreadable(text: str, at: int) -> OpsError:

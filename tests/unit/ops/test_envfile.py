@@ -27,7 +27,17 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\x85\u2028
         ("A=", ""),
         ("A=b # comment", "b"),
         ("A=b#no comment", "b#no comment"),
-        ("A=# comment", ""),
+        ("A=#no comment", "#no comment"),
+        ("A=x\t# no comment", "x\t# no comment"),
+        ("A = x", "x"),
+        ("A: x", "x"),
+        ("A=$$B", "$B"),
+        ("A=\\$B", "\\"),
+        ("A=a\\ b\\n", "a\\ b\\n"),
+        (r'A="\a\q"', "\a\\q"),
+        ("B=1\nA=${B:+x}", "x"),
+        ("A=${B:+x}", ""),
+        ("A=${SHELL_VARIABLE:?no}", "from the shell"),
         ("A='b # c'", "b # c"),
         ('A="b # c" # d', "b # c"),
         ("A='$B ${B}'", "$B ${B}"),
@@ -47,7 +57,7 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\x85\u2028
         ("A=1\r\nB=2\r\n", "1"),
     ],
 )
-def test_a_value_is_read_by_composes_rules(line: str, value: str) -> None:
+def test_a_value_is_read_as_compose_reads_it(line: str, value: str) -> None:
     assert envfile.parse(line, {"SHELL_VARIABLE": "from the shell"})["A"] == value
 
 
@@ -55,6 +65,12 @@ def test_a_value_is_read_by_composes_rules(line: str, value: str) -> None:
 def test_what_compose_cannot_read_is_refused_with_its_line(text: str) -> None:
     with pytest.raises(OpsError, match=rf"line {1 + text.count(chr(10))}"):
         envfile.parse(text)
+
+
+def test_a_variable_that_must_be_set_is_named() -> None:
+    with pytest.raises(OpsError, match="needs B") as caught:
+        envfile.parse("A=${B:?set B to the mail server}")
+    assert caught.value.fix == "Set B to the mail server."
 
 
 @given(NAMES, VALUES)
@@ -77,7 +93,7 @@ def test_another_reader_of_the_format_agrees(variables: dict[str, str]) -> None:
 @given(st.text(st.sampled_from("AB=# '\"\\$\n{}:-x"), max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(OpsError):
-        assert set(envfile.parse(text)) <= set("AB")
+        assert all(set(name) <= set("ABx") for name in envfile.parse(text))
 
 
 @given(
