@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -90,9 +91,12 @@ class Client:
         connection = self._connection()
         reply = self._ask(connection, max_tokens=tokens, stream=True)
         assert reply.status == 200, reply.read()
+        stream = Stream(reply)
         try:
-            yield Stream(reply)
+            yield stream
         finally:
-            if connection.sock is not None:
-                connection.sock.close()
+            if not stream.finished:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+                stream.thread.join(10)
+            reply.close()
             connection.close()

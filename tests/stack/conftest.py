@@ -1,6 +1,8 @@
 """Starts the true compose.yaml once, from a copy of the project, and takes it away at the end."""
 
+import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -9,16 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.capabilities import ROOT
 from tests.stack import outside, receiver
+from tests.stack.client import Client
 from tests.stack.stack import Stack, until
 
 COMPOSE_FILES = "compose.yaml:compose.standin.yaml:tests/stack/compose.test.yaml"
+# What the stack's networks get: the two with fixed subnets, and the pool of the test bed's engine.
+SUBNETS = {"EDGE_SUBNET": "172.29.240.0/24", "LOOPBACK_SUBNET": "172.29.241.0/24"}
+ADDRESSES = ("172.29.240.0/22", "172.30.0.0/16")
 PORTS = ("HTTP_PORT", "HTTPS_PORT", "VLLM_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT")
 
 
@@ -33,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def another_machine(docker: Mapping[str, str]) -> Iterator[outside.Outside]:
-    with outside.machine(f"gh{os.getpid()}") as machine:
+    with outside.machine(f"gh{os.getpid()}") as machine, outside.own_addresses_only(ADDRESSES):
         yield machine
 
 
@@ -47,7 +53,9 @@ def docker(capability: Callable[[str], Mapping[str, str]]) -> Mapping[str, str]:
 @pytest.fixture(scope="session")
 def hook(another_machine: outside.Outside) -> Iterator[str]:
     """Where alerts go: a receiver on another machine."""
-    process = subprocess.Popen(another_machine.command(sys.executable, Path(receiver.__file__)))
+    process = subprocess.Popen(
+        another_machine.command(sys.executable, Path(receiver.__file__)), stderr=subprocess.DEVNULL
+    )
     yield f"http://{another_machine.address}:{receiver.PORT}/"
     process.terminate()
     process.wait(10)
@@ -84,8 +92,7 @@ def stack(checkout: Path, docker: Mapping[str, str], hook: str) -> Iterator[Stac
             **{name: str(port) for name, port in ports.items()},
             "COMPOSE_FILE": COMPOSE_FILES,
             "COMPOSE_PROJECT_NAME": stack.project,
-            "EDGE_SUBNET": "172.29.240.0/24",
-            "LOOPBACK_SUBNET": "172.29.241.0/24",
+            **SUBNETS,
             "ALERT_WEBHOOK_URL": hook,
             "GATEWAY_REQUESTS_PER_MINUTE": "600",
         },
@@ -106,9 +113,12 @@ def stack(checkout: Path, docker: Mapping[str, str], hook: str) -> Iterator[Stac
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("0.0.0.0", 0))
-        return int(probe.getsockname()[1])
+    """A port below the range that the kernel itself hands out: nobody gets it by chance before it is used."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("0.0.0.0", port))
+            return port
 
 
 def write_env(path: Path, settings: Mapping[str, str]) -> None:
@@ -137,8 +147,13 @@ def hurry_alerts(home: Path) -> None:
 @pytest.fixture(scope="session")
 def trust(stack: Stack) -> ssl.SSLContext:
     """What a client of this host must trust: the authority that `make ca` exports, and no other."""
-    stack.ops("ca")
-    return ssl.create_default_context(cafile=stack.home / "gatehouse-ca.crt")
+    exported: str = json.loads(stack.ops("ca", "--json").stdout)["path"]
+    return ssl.create_default_context(cafile=exported)
+
+
+@pytest.fixture(scope="session")
+def client(stack: Stack, trust: ssl.SSLContext) -> Client:
+    return Client(stack.ports["HTTPS_PORT"], trust, stack.create_key("tests")["key"])
 
 
 @pytest.fixture

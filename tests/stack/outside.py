@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,21 @@ class Outside:
             yield
         finally:
             ip("-n", self.namespace, "route", "del", network)
+
+
+@contextmanager
+def own_addresses_only(networks: Iterable[str]) -> Iterator[None]:
+    """Packets for `networks` that no bridge of this host takes end here: they don't take the default route.
+
+    Where an isolated network has no address on the host, they would; and some networks answer any connection.
+    """
+    for network in networks:
+        ip("route", "replace", "unreachable", network)
+    try:
+        yield
+    finally:
+        for network in networks:
+            ip("route", "del", "unreachable", network)
 
 
 def ip(*arguments: str) -> None:

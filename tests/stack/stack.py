@@ -63,6 +63,11 @@ class Stack:
         """What `make <name> ARGS=...` runs."""
         return self.run(sys.executable, "-m", "ops", *arguments, check=check)
 
+    def create_key(self, name: str) -> dict[str, Any]:
+        """A new API key's record with its `key`."""
+        made: dict[str, Any] = json.loads(self.ops("keys", "create", "--name", name, "--json").stdout)
+        return made
+
     @cached_property
     def config(self) -> dict[str, Any]:
         """The stack's definition as compose understands it."""

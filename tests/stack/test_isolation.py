@@ -5,6 +5,7 @@ import re
 import ssl
 import urllib.error
 import urllib.request
+from contextlib import closing
 from http.client import HTTPSConnection
 
 import pytest
@@ -142,7 +143,8 @@ def test_the_engine_on_the_loopback_port_wants_its_key(stack: Stack) -> None:
     url = f"http://127.0.0.1:{stack.ports['VLLM_PORT']}/v1/models"
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(url, timeout=10)
-    assert refused.value.code == 401
+    with refused.value as answered:
+        assert answered.code == 401
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
     with urllib.request.urlopen(request, timeout=10) as reply:
         assert json.load(reply)["data"]
@@ -182,10 +184,11 @@ def test_the_forwarder_serves_no_container(port: int, stack: Stack) -> None:
 def test_caddy_leads_to_nothing_but_the_api_and_grafana(
     path: str, stack: Stack, trust: ssl.SSLContext
 ) -> None:
-    connection = HTTPSConnection("localhost", stack.ports["HTTPS_PORT"], context=trust, timeout=10)
-    connection.putrequest("GET", path)
-    connection.endheaders()
-    reply = connection.getresponse()
-    body = reply.read()
+    https = HTTPSConnection("localhost", stack.ports["HTTPS_PORT"], context=trust, timeout=10)
+    with closing(https) as connection:
+        connection.putrequest("GET", path)
+        connection.endheaders()
+        reply = connection.getresponse()
+        body = reply.read()
     assert reply.status in {404, 405}, body
     assert json.loads(body)["error"]["code"] in {"path_not_found", "method_not_allowed"}

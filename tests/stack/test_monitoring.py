@@ -77,10 +77,11 @@ def received(stack: Stack, name: str, status: str) -> dict[str, Any] | None:
 def test_alertmanager_works_with_nobody_to_tell(stack: Stack) -> None:
     """What `make setup` renders when no ALERT_* variable is set."""
     (stack.home / "nobody.yml").write_text(render({}))
-    image = stack.container("alertmanager")["Config"]["Image"]
+    running = stack.container("alertmanager")["Config"]
     name = f"{stack.project}-nobody"
-    mount = f"{stack.home}/nobody.yml:/etc/alertmanager/alertmanager.yml:ro"
-    stack.run("docker", "run", "--detach", "--rm", "--name", name, "--network=none", "--volume", mount, image)
+    mount = f"{stack.home}/nobody.yml:/run/secrets/alertmanager.yml:ro"
+    options = ("--detach", "--name", name, "--network=none", "--volume", mount)
+    stack.run("docker", "run", *options, running["Image"], *running["Cmd"])
     try:
         alert = "amtool --alertmanager.url=http://127.0.0.1:9093"
         ready = ("docker", "exec", name, "wget", "-q", "-O", "-", "http://127.0.0.1:9093/-/ready")
@@ -112,7 +113,8 @@ def test_grafana_is_behind_its_login(
     url = f"https://localhost:{stack.ports['HTTPS_PORT']}/grafana/api/search"
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(url, context=trust, timeout=10)
-    assert refused.value.code == 401
+    with refused.value as answered:
+        assert answered.code == 401
     assert grafana("/api/search")
 
 

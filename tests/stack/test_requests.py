@@ -6,6 +6,7 @@ import re
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ ASKED: Any = [{"role": "user", "content": "Say something."}]
 
 @pytest.fixture(scope="module")
 def sdk(stack: Stack, trust: ssl.SSLContext) -> Iterator[openai.OpenAI]:
-    with client(stack, trust, create_key(stack, "tests")["key"]) as made:
+    with client(stack, trust, stack.create_key("sdk")["key"]) as made:
         yield made
 
 
@@ -31,11 +32,6 @@ def client(stack: Stack, trust: ssl.SSLContext, key: str) -> openai.OpenAI:
         base_url=f"https://localhost:{stack.ports['HTTPS_PORT']}/v1",
         api_key=key, max_retries=0, http_client=httpx2.Client(verify=trust, timeout=30),
     )  # fmt: skip
-
-
-def create_key(stack: Stack, name: str) -> dict[str, str]:
-    made: dict[str, str] = json.loads(stack.ops("keys", "create", "--name", name, "--json").stdout)
-    return made
 
 
 def test_an_answer_arrives_whole(sdk: openai.OpenAI) -> None:
@@ -93,8 +89,8 @@ def test_a_key_that_does_not_exist_is_an_authentication_error(stack: Stack, trus
 
 
 def test_a_key_lives_from_its_creation_to_its_revocation(stack: Stack, trust: ssl.SSLContext) -> None:
-    made = create_key(stack, "short-lived")
-    listed = json.loads(stack.ops("keys", "list", "--json").stdout)
+    made = stack.create_key("short-lived")
+    listed = json.loads(stack.ops("keys", "list", "--json").stdout)["keys"]
     assert made["id"] in {key["id"] for key in listed}
     assert made["key"] not in json.dumps(listed)
     with client(stack, trust, made["key"]) as holder:
@@ -124,15 +120,16 @@ def test_a_body_over_the_cap_is_refused_before_the_engine_sees_it(sdk: openai.Op
 
 
 def test_a_certificate_of_caddys_own_authority_is_needed_to_trust_it(stack: Stack) -> None:
-    connection = http.client.HTTPSConnection("localhost", stack.ports["HTTPS_PORT"], timeout=10)
-    with pytest.raises(ssl.SSLCertVerificationError):
+    https = http.client.HTTPSConnection("localhost", stack.ports["HTTPS_PORT"], timeout=10)
+    with closing(https) as connection, pytest.raises(ssl.SSLCertVerificationError):
         connection.request("GET", "/livez")
 
 
 def test_plain_http_is_sent_to_https(stack: Stack) -> None:
-    connection = http.client.HTTPConnection("localhost", stack.ports["HTTP_PORT"], timeout=10)
-    connection.request("GET", "/v1/models?x=1")
-    reply = connection.getresponse()
+    plain = http.client.HTTPConnection("localhost", stack.ports["HTTP_PORT"], timeout=10)
+    with closing(plain) as connection:
+        connection.request("GET", "/v1/models?x=1")
+        reply = connection.getresponse()
     assert reply.status == 308
     assert reply.headers["Location"] == f"https://localhost:{stack.ports['HTTPS_PORT']}/v1/models?x=1"
 
