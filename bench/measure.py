@@ -21,7 +21,7 @@ _PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is done. In seconds: the engine's `pause` before each token of a paced stream, the time `idle`."""
+    """How much is done. Seconds: the engine's `pause` before each token of a paced stream, and `idle`."""
 
     repetitions: int = 9
     requests: int = 600

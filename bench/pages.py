@@ -1,4 +1,4 @@
-"""Keeps the documentation's tables those of the results: between `<!-- bench: NAME -->` and `<!-- /bench -->`."""
+"""Puts the tables of results into the documentation, between `<!-- bench: NAME -->` and `<!-- /bench -->`."""
 
 import re
 from pathlib import Path
