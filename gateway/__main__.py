@@ -7,7 +7,7 @@ import sys
 import uvloop
 from prometheus_client import disable_created_metrics
 
-from gateway.accesslog import make_logger, route_library_logs
+from gateway.accesslog import AccessLog, make_logger, route_library_logs
 from gateway.server import serve
 from gateway.settings import Configuration, ConfigurationError
 
@@ -19,7 +19,8 @@ def main() -> int:
         level = configuration.settings.log_level
         route_library_logs(level)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(configuration, make_logger(level, sys.stdout.buffer)))
+            out = sys.stdout.buffer
+            runner.run(serve(configuration, make_logger(level, out), AccessLog(out)))
     except ConfigurationError as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2

@@ -42,6 +42,7 @@ async def create_app(
     transport: Transport,
     clock: Callable[[], float],
     log: FilteringBoundLogger,
+    access_log: AccessLog,
 ) -> AsyncIterator[Apps]:
     """The gateway, with its background work running until the block ends. `clock` gives seconds since the
     epoch.
@@ -53,17 +54,18 @@ async def create_app(
         pepper=configuration.secrets.key_pepper,
         default_rpm=settings.requests_per_minute,
         clock=clock,
-        watch=metrics.store,
     )
     keys = configuration.secrets.engine_keys
-    pool = Pool([Slot(u, keys[u.name], metrics.upstream) for u in configuration.upstreams], transport)
+    pool = Pool([Slot(u, keys[u.name]) for u in configuration.upstreams], transport)
+    budget = BodyBudget(settings.max_inflight_body_bytes)
+    metrics.read_at_scrape(directory, pool, budget)
     health = Health(directory, pool)
     public = PublicApp(
         settings=settings,
         rules=_rules(configuration),
         directory=directory,
         windows=RequestWindows(),
-        budget=BodyBudget(settings.max_inflight_body_bytes, metrics.body_bytes),
+        budget=budget,
         relay=Relay(
             pool,
             transport,
@@ -71,7 +73,7 @@ async def create_app(
         ),
         health=health,
         metrics=metrics,
-        access_log=AccessLog(log),
+        access_log=access_log,
         log=log,
     )
     admin = create_admin_app(directory, token=configuration.secrets.admin_token, log=log)

@@ -4,7 +4,6 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from prometheus_client import Gauge
 from starlette.types import Receive
 
 from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout, UnsupportedEncoding
@@ -17,23 +16,20 @@ class ClientGone(Exception):
 class BodyBudget:
     """All request bodies that are held at one time, in bytes."""
 
-    def __init__(self, limit: int, gauge: Gauge) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._gauge = gauge
-        self._held = 0
+        self.held = 0
 
     def hold(self, size: int) -> None:
         """Counts `size` more bytes. Raises Overloaded, and counts nothing, beyond the limit."""
-        if self._held + size > self._limit:
+        if self.held + size > self._limit:
             raise Overloaded(
                 "Too many request bodies are being read at this moment. Try again.", retry_after=1
             )
-        self._held += size
-        self._gauge.set(self._held)
+        self.held += size
 
     def give_back(self, size: int) -> None:
-        self._held -= size
-        self._gauge.set(self._held)
+        self.held -= size
 
 
 class HeldBody:

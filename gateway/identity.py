@@ -4,7 +4,6 @@ import asyncio
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway import keys
 from gateway.errors import AuthenticationFailed, ExpiredKey, MissingKey, RevokedKey, StoreUnavailable
@@ -27,12 +26,6 @@ class Principal:
     requests_per_minute: int
 
 
-class StoreWatch(Protocol):
-    """Told after each refresh whether the store answered."""
-
-    def __call__(self, *, up: bool) -> None: ...
-
-
 class KeyDirectory:
     """Every key in memory, refreshed from the store. Lookups touch nothing else; a store that is gone changes
     nothing for known keys, and makes an unknown one a 503 instead of a 401.
@@ -45,14 +38,12 @@ class KeyDirectory:
         pepper: bytes,
         default_rpm: int,
         clock: Callable[[], float],
-        watch: StoreWatch,
     ) -> None:
         self._store = store
         self._pepper = pepper
         self._pepper_id = keys.pepper_id(pepper)
         self._default_rpm = default_rpm
         self._clock = clock
-        self._watch = watch
         self._records: dict[str, KeyRecord] = {}
         self._newest = 0.0
         self.store_up = False
@@ -125,7 +116,6 @@ class KeyDirectory:
             self.store_up = False
         else:
             self.store_up = True
-        self._watch(up=self.store_up)
 
     async def keep_fresh(self) -> None:
         """Refreshes until cancelled."""

@@ -4,10 +4,18 @@ Labels are bounded: tenants, keys and models are ones that exist, routes are the
 reasons are error codes.
 """
 
+from functools import partial
+from typing import TypeVar, cast
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway import __version__
+from gateway.body import BodyBudget
 from gateway.exchange import Exchange
+from gateway.identity import KeyDirectory
+from gateway.upstreams import Pool
+
+MetricT = TypeVar("MetricT", Counter, Histogram)
 
 # Every threshold that an alert uses is an edge.
 TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 2.5, 3, 5, 7.5, 10, 20, 40, 80)
@@ -19,6 +27,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Counter | Histogram] = {}
         self.requests = Counter(
             "gateway_requests",
             "Requests answered, by who asked for what and how it ended",
@@ -80,12 +89,15 @@ class Metrics:
             __version__
         ).set(1)
 
-    def store(self, *, up: bool) -> None:
-        self.store_up.set(up)
-
-    def upstream(self, name: str, *, up: bool, in_flight: int) -> None:
-        self.upstream_up.labels(name).set(up)
-        self.upstream_in_flight.labels(name).set(in_flight)
+    def read_at_scrape(self, directory: KeyDirectory, pool: Pool, budget: BodyBudget) -> None:
+        """Ties the gauges of what has a state of its own to that state: they cost nothing per request."""
+        self.store_up.set_function(lambda: directory.store_up)
+        self.body_bytes.set_function(lambda: budget.held)
+        for slot in pool.slots:
+            self.upstream_up.labels(slot.upstream.name).set_function(partial(getattr, slot, "up"))
+            self.upstream_in_flight.labels(slot.upstream.name).set_function(
+                partial(getattr, slot, "in_flight")
+            )
 
     def record(self, exchange: Exchange, duration: float) -> None:
         """Counts one finished exchange; `duration` in seconds."""
@@ -93,13 +105,22 @@ class Metrics:
         tenant, key_id = (who.tenant, who.key_id) if who else ("", "")
         reason = exchange.refused_by or ("client_disconnect" if exchange.client_left else "ok")
         status = f"{exchange.status // 100}xx"
-        self.requests.labels(tenant, key_id, exchange.model, exchange.route, status, reason).inc()
+        model, route = exchange.model, exchange.route
+        self._of(self.requests, tenant, key_id, model, route, status, reason).inc()
         if exchange.client_left:
-            self.disconnects.labels(exchange.route).inc()
+            self._of(self.disconnects, route).inc()
         if exchange.upstream is not None:
-            self.duration.labels(exchange.route, exchange.model).observe(duration)
+            self._of(self.duration, route, model).observe(duration)
         if exchange.ttft is not None:
-            self.ttft.labels(exchange.model).observe(exchange.ttft)
+            self._of(self.ttft, model).observe(exchange.ttft)
         if exchange.prompt_tokens is not None:
-            self.prompt_tokens.labels(tenant, exchange.model).inc(exchange.prompt_tokens)
-            self.completion_tokens.labels(tenant, exchange.model).inc(exchange.completion_tokens or 0)
+            self._of(self.prompt_tokens, tenant, model).inc(exchange.prompt_tokens)
+            self._of(self.completion_tokens, tenant, model).inc(exchange.completion_tokens or 0)
+
+    def _of(self, metric: MetricT, *labels: str) -> MetricT:
+        """`metric.labels(...)`, remembered: the library's look-up takes a lock and rebuilds the labels."""
+        key = (metric, labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return cast("MetricT", child)

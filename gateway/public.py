@@ -4,9 +4,9 @@ engine.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from urllib.parse import unquote
 
 import orjson
@@ -28,6 +28,8 @@ from gateway.settings import Settings
 _JSON = (b"content-type", b"application/json")
 # What nginx logs for a client that closed its connection; nobody receives it.
 CLIENT_CLOSED = 499
+# The reason of a request that a shutdown cut off; nobody receives it.
+DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,15 @@ class PublicApp:
         except ClientGone:
             exchange.client_left = True
             exchange.status = exchange.status or CLIENT_CLOSED
-        except Exception as error:
+        except asyncio.CancelledError:  # the time to drain is over: the server ends what still runs
+            exchange.refused_by = DRAINING
+            exchange.status = exchange.status or 503
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge: logged once, answered in OpenAI's shape
             self._log_fault(exchange, error)
             if answer.begun:
-                raise  # the server closes the connection: the client sees that the answer is not whole
+                # The server closes the connection: the client sees that the answer is not whole.
+                raise BrokenAnswer from None
             await _refuse(
                 exchange, answer, GatewayError("Something failed in the gateway. It has been logged.")
             )
@@ -112,7 +119,7 @@ class PublicApp:
             self._charge(exchange, principal)
             if allowed.max_tokens is not None:
                 exchange.answer_headers.append((b"x-gatehouse-max-tokens", b"%d" % allowed.max_tokens))
-            async with client_present(receive):
+            async with ClientPresence(receive):
                 await self.relay.carry(exchange, endpoint, allowed, answer)
 
     def _charge(self, exchange: Exchange, principal: Principal) -> None:
@@ -130,29 +137,31 @@ class PublicApp:
             )
 
 
-@asynccontextmanager
-async def client_present(receive: Receive) -> AsyncIterator[None]:
-    """Cancels the block when the client closes its connection, and turns that into ClientGone."""
-    task = asyncio.current_task()
-    assert task is not None
-    gone = False
+class ClientPresence:
+    """A block that is cancelled when the client closes its connection, and then raises ClientGone."""
 
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-        task.cancel()
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
 
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if gone and not task.uncancel():
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watcher.cancel()
+        if self._gone and kind is asyncio.CancelledError and not self._task.uncancel():
             raise ClientGone from None
-        raise
-    finally:
-        watcher.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
 
 
 async def _refuse(exchange: Exchange, answer: Answer, error: GatewayError) -> None:

@@ -1,6 +1,7 @@
 """The data path: the engine's bytes to the client, unchanged and as they come."""
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 
@@ -108,35 +109,44 @@ class Relay:
 
 
 class Patience:
-    """The one timer of a reply: each chunk allows the next its idle time, within the total."""
+    """The one timer of a reply: each chunk allows the next its idle time, within the total.
+
+    Moving the timer costs more than looking at a chunk, so it is moved at most once per `slack`: an engine
+    that falls silent is given up between `idle` and `idle` + `slack` seconds later.
+    """
 
     def __init__(self, limit: asyncio.Timeout, idle: float, end: float) -> None:
         self._limit = limit
         self._idle = idle
+        self._slack = min(1.0, idle / 8)
         self._end = end
         self._now = asyncio.get_running_loop().time
+        self._renewed = -math.inf
 
     def renew(self) -> None:
-        self._limit.reschedule(min(self._now() + self._idle, self._end))
+        now = self._now()
+        if now - self._renewed >= self._slack:
+            self._renewed = now
+            self._limit.reschedule(min(now + self._idle + self._slack, self._end))
 
 
 async def _relay_events(
     exchange: Exchange, events: EventStream, reply: EngineReply, answer: Answer, patience: Patience
 ) -> None:
-    while chunk := await reply.read():
-        patience.renew()
-        try:
+    try:
+        while events.error is None and (chunk := await reply.read()):
+            patience.renew()
             out = events.feed(chunk)
-        except EventTooLarge:
-            raise EngineFailed("The engine sent an event without an end.") from None
-        if out:
+            if not out:
+                continue
             if not answer.begun:
                 exchange.ttft = time.monotonic() - exchange.started
                 await answer.begin(200, _EVENT_STREAM)
             await answer.write(out, more=True)
-        if events.error is not None:
-            break
-    _settle(exchange, events.usage, events.finish_reason)
+    except EventTooLarge:
+        raise EngineFailed("The engine sent an event without an end.") from None
+    finally:  # a stream that breaks off has cost what it has cost
+        _settle(exchange, events.usage, events.finish_reason)
     if events.error is not None:
         raise engine_errors.from_error(events.error, 500)
     if not events.finished:
@@ -191,13 +201,13 @@ async def _fail(exchange: Exchange, answer: Answer, error: GatewayError, patienc
         raise error
     exchange.refused_by = error.code
     if not exchange.stream:
-        raise BrokenAnswer from error
+        raise BrokenAnswer from None
     try:
         # A client that stopped reading may be why it failed; it must not hold its place for ever.
         async with asyncio.timeout(patience):
             await answer.write(b"data: " + error.body() + b"\n\n", more=False)
     except TimeoutError:
-        raise BrokenAnswer from error
+        raise BrokenAnswer from None
 
 
 class BrokenAnswer(Exception):

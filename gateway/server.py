@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 
+from gateway.accesslog import AccessLog
 from gateway.app import create_app
 from gateway.settings import LOOPBACK, Configuration, ConfigurationError
 from gateway.store import SqlKeyStore, StoreError
@@ -57,15 +58,15 @@ class Server(uvicorn.Server):
         yield
 
 
-async def serve(configuration: Configuration, log: FilteringBoundLogger) -> None:
+async def serve(configuration: Configuration, log: FilteringBoundLogger, access_log: AccessLog) -> None:
     """Runs until SIGTERM or SIGINT, then drains. Raises ConfigurationError."""
     settings = configuration.settings
     listeners = Listeners.bind(configuration)
-    store = await _open_store(settings.data_dir)
+    store = _open_store(settings.data_dir)
     transport = AiohttpTransport(connect_timeout=settings.connect_timeout)
     try:
         async with create_app(
-            configuration, store=store, transport=transport, clock=time.time, log=log
+            configuration, store=store, transport=transport, clock=time.time, log=log, access_log=access_log
         ) as apps:
             public = _server(apps.public, settings.drain_seconds)
             others = [_server(apps.internal, 1), _server(apps.admin, 1)]
@@ -97,9 +98,9 @@ def _bind(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}.") from None
 
 
-async def _open_store(data_dir: Path) -> SqlKeyStore:
+def _open_store(data_dir: Path) -> SqlKeyStore:
     try:
-        return await SqlKeyStore.open_sqlite(data_dir / DATABASE)
+        return SqlKeyStore.open_sqlite(data_dir / DATABASE)
     except StoreError as error:
         raise ConfigurationError(
             f"{error}. Is {data_dir} there, and writable for user {os.getuid()}?"

@@ -77,17 +77,21 @@ class SqlKeyStore:
         self._engine = engine
 
     @classmethod
-    async def open_sqlite(cls, path: Path) -> "SqlKeyStore":
-        """Opens the file and brings its schema up to date. Raises StoreError."""
-        engine = create_async_engine(sa.URL.create("sqlite+aiosqlite", database=str(path)))
-        sa.event.listen(engine.sync_engine, "connect", _durable_wal)
+    def open_sqlite(cls, path: Path) -> "SqlKeyStore":
+        """Opens the file and brings its schema up to date. Blocks: for the start. Raises StoreError."""
+        # Without a worker thread: one that dies while it opens a file says so on stderr, with a traceback.
+        first = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
+        sa.event.listen(first, "connect", _durable_wal)
         try:
-            async with engine.begin() as connection:
-                await connection.run_sync(_migrate)
+            with first.begin() as connection:
+                _migrate(connection)
         except (sa.exc.SQLAlchemyError, CommandError, OSError) as error:
             # CommandError: the file's schema is one that this version does not know.
-            await engine.dispose()
             raise StoreError(f"the key store {path} cannot be opened") from error
+        finally:
+            first.dispose()
+        engine = create_async_engine(sa.URL.create("sqlite+aiosqlite", database=str(path)))
+        sa.event.listen(engine.sync_engine, "connect", _durable_wal)
         return cls(engine)
 
     async def changed_since(self, moment: float) -> Sequence[KeyRecord]:

@@ -108,61 +108,48 @@ class AiohttpTransport:
         await self._session.close()
 
 
-class UpstreamWatch(Protocol):
-    """Told what is known of an upstream whenever it may have changed."""
-
-    def __call__(self, name: str, *, up: bool, in_flight: int) -> None: ...
-
-
 class Slot:
     """One upstream, and a `with` block for a request that it serves."""
 
-    def __init__(self, upstream: Upstream, key: str, watch: UpstreamWatch) -> None:
+    def __init__(self, upstream: Upstream, key: str) -> None:
         self.upstream = upstream
         self.up = False
         self.in_flight = 0
         self.headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        self._watch = watch
-
-    def note(self, *, up: bool) -> None:
-        self.up = up
-        self._watch(self.upstream.name, up=up, in_flight=self.in_flight)
 
     def __enter__(self) -> Self:
         self.in_flight += 1
-        self.note(up=self.up)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.in_flight -= 1
-        self.note(up=self.up)
 
 
 class Pool:
     """All upstreams, probed in the background."""
 
     def __init__(self, slots: Sequence[Slot], transport: Transport) -> None:
-        self._slots = slots
+        self.slots = slots
         self._transport = transport
 
     def pick(self) -> Slot:
         """The least busy upstream of those that answered their last probe; of all, if none did: the last is
         never ejected.
         """
-        return min([s for s in self._slots if s.up] or self._slots, key=lambda slot: slot.in_flight)
+        return min([s for s in self.slots if s.up] or self.slots, key=lambda slot: slot.in_flight)
 
     def any_up(self) -> bool:
-        return any(slot.up for slot in self._slots)
+        return any(slot.up for slot in self.slots)
 
     async def probe(self) -> None:
         """Asks every upstream once."""
 
         async def ask(slot: Slot) -> None:
-            slot.note(up=await self._transport.healthy(slot.upstream))
+            slot.up = await self._transport.healthy(slot.upstream)
 
-        await asyncio.gather(*map(ask, self._slots))
+        await asyncio.gather(*map(ask, self.slots))
 
     async def keep_probing(self) -> None:
         """Probes until cancelled."""

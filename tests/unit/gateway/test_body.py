@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import Message
 
 from gateway.body import BodyBudget, ClientGone, HeldBody
@@ -14,32 +13,20 @@ from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout, Unsupported
 from tests.fakes.asgi import DISCONNECT, Client, body
 
 
-class Budget(BodyBudget):
-    """A budget whose gauge can be read."""
-
-    def __init__(self, limit: int) -> None:
-        self.gauge = Gauge("held", "bytes", registry=CollectorRegistry())
-        super().__init__(limit, self.gauge)
-
-    @property
-    def held(self) -> float:
-        return next(iter(self.gauge.collect())).samples[0].value
-
-
 async def read(
     messages: list[Message],
     *,
     headers: dict[bytes, bytes] | None = None,
-    budget: Budget | None = None,
+    budget: BodyBudget | None = None,
     max_bytes: int = 100,
     timeout: float = 5,
 ) -> bytes:
-    with HeldBody(budget or Budget(1000), max_bytes=max_bytes, timeout=timeout) as held:
+    with HeldBody(budget or BodyBudget(1000), max_bytes=max_bytes, timeout=timeout) as held:
         return await held.read(headers or {}, Client(messages).receive)
 
 
 async def test_a_body_is_held_until_the_block_ends() -> None:
-    budget = Budget(1000)
+    budget = BodyBudget(1000)
     with HeldBody(budget, max_bytes=100, timeout=5) as held:
         assert await held.read({}, Client(body(b"ab", b"", b"cde")).receive) == b"abcde"
         assert budget.held == 5
@@ -48,7 +35,7 @@ async def test_a_body_is_held_until_the_block_ends() -> None:
 
 @given(chunks=st.lists(st.binary(max_size=8), min_size=1, max_size=8), cap=st.integers(0, 40))
 def test_one_byte_over_the_cap_is_refused_however_it_arrives(chunks: list[bytes], cap: int) -> None:
-    budget = Budget(1000)
+    budget = BodyBudget(1000)
     whole = b"".join(chunks)
     if len(whole) <= cap:
         assert asyncio.run(read(body(*chunks), budget=budget, max_bytes=cap)) == whole
@@ -87,7 +74,7 @@ async def test_a_body_that_says_it_is_not_compressed_is_read(encoding: bytes) ->
 
 
 async def test_all_bodies_together_are_bounded_and_a_refused_one_takes_nothing() -> None:
-    budget = Budget(10)
+    budget = BodyBudget(10)
     with HeldBody(budget, max_bytes=100, timeout=5) as held:
         await held.read({}, Client(body(b"x" * 8)).receive)
         with pytest.raises(Overloaded) as refused:
@@ -99,7 +86,7 @@ async def test_all_bodies_together_are_bounded_and_a_refused_one_takes_nothing()
 
 
 async def test_a_body_that_does_not_arrive_in_time_is_refused() -> None:
-    budget = Budget(1000)
+    budget = BodyBudget(1000)
     unfinished: list[Message] = [{"type": "http.request", "body": b"x", "more_body": True}]
     with pytest.raises(RequestTimeout):
         await read(unfinished, budget=budget, timeout=0.01)
@@ -108,7 +95,7 @@ async def test_a_body_that_does_not_arrive_in_time_is_refused() -> None:
 
 @pytest.mark.parametrize("sent", [[], [{"type": "http.request", "body": b"x", "more_body": True}]])
 async def test_a_client_that_leaves_ends_the_reading(sent: list[Message]) -> None:
-    budget = Budget(1000)
+    budget = BodyBudget(1000)
     with pytest.raises(ClientGone):
         await read([*sent, DISCONNECT], budget=budget)
     assert budget.held == 0
@@ -120,7 +107,7 @@ async def test_a_message_without_a_body_is_an_empty_one() -> None:
 
 @pytest.mark.parametrize("fault", [RuntimeError, asyncio.CancelledError])
 async def test_what_is_held_is_given_back_after_a_fault(fault: Callable[[], BaseException]) -> None:
-    budget = Budget(1000)
+    budget = BodyBudget(1000)
 
     async def use() -> None:
         with HeldBody(budget, max_bytes=100, timeout=5) as held:

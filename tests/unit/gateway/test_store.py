@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +34,7 @@ def record(key_id: str = "aaaaaaaaaa", *, changed_at: float = 100.0) -> KeyRecor
 @pytest.fixture(params=["sqlite", "memory"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyStore]:
     opened: KeyStore = (
-        MemoryKeyStore()
-        if request.param == "memory"
-        else await SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
+        MemoryKeyStore() if request.param == "memory" else SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
     )
     yield opened
     await opened.close()
@@ -45,7 +42,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def sqlite(tmp_path: Path) -> AsyncIterator[SqlKeyStore]:
-    opened = await SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
+    opened = SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
     yield opened
     await opened.close()
 
@@ -114,17 +111,17 @@ def test_a_records_repr_shows_no_digest() -> None:
 
 async def test_what_was_stored_is_there_after_a_reopening(tmp_path: Path) -> None:
     path = tmp_path / "gateway.db"
-    first = await SqlKeyStore.open_sqlite(path)
+    first = SqlKeyStore.open_sqlite(path)
     await first.add(record())
     await first.revoke("aaaaaaaaaa", 200.0)
     await first.close()
-    second = await SqlKeyStore.open_sqlite(path)
+    second = SqlKeyStore.open_sqlite(path)
     assert list(await second.changed_since(0.0)) == [replace(record(), revoked_at=200.0, changed_at=200.0)]
     await second.close()
 
 
 async def test_two_processes_may_share_a_file(tmp_path: Path, sqlite: SqlKeyStore) -> None:
-    other = await SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
+    other = SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
     stores = {"aa": sqlite, "bb": other}
     adds = [store.add(record(f"{name}{n:08d}")) for n in range(10) for name, store in stores.items()]
     await asyncio.gather(*adds)
@@ -151,38 +148,36 @@ def _plain(directory: Path) -> sqlite3.Connection:
 
 @pytest.mark.parametrize("name", ["gate way.db", "a?mode=memory.db", "a#b.db", "100%.db", "ü.db"])
 async def test_the_file_has_the_name_it_was_given(tmp_path: Path, name: str) -> None:
-    store = await SqlKeyStore.open_sqlite(tmp_path / name)
+    store = SqlKeyStore.open_sqlite(tmp_path / name)
     await store.add(record())
     await store.close()
     assert (tmp_path / name).stat().st_size > 0
 
 
-async def refused(path: Path) -> str:
-    """Why a file cannot be opened; returns when aiosqlite's thread has ended too."""
+def refused(path: Path) -> str:
+    """Why a file cannot be opened."""
     with pytest.raises(StoreError) as raised:
-        await SqlKeyStore.open_sqlite(path)
-    while any("_connection_worker_thread" in t.name for t in threading.enumerate()):  # noqa: ASYNC110 - a library's
-        await asyncio.sleep(0.001)
+        SqlKeyStore.open_sqlite(path)
     return str(raised.value)
 
 
-async def test_a_directory_that_is_not_there_is_a_store_error(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_a_store_error(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "gateway.db"
-    assert await refused(path) == f"the key store {path} cannot be opened"
+    assert refused(path) == f"the key store {path} cannot be opened"
 
 
-async def test_a_file_that_is_no_database_is_a_store_error(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "gateway.db").write_bytes(b"this is no database, it is a text" * 100)
-    assert await refused(tmp_path / "gateway.db")
+    assert refused(tmp_path / "gateway.db")
 
 
 async def test_a_schema_of_a_later_version_is_a_store_error(tmp_path: Path) -> None:
-    store = await SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
+    store = SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
     await store.close()
     plain = _plain(tmp_path)
     plain.execute("UPDATE alembic_version SET version_num = '9999'")
     plain.close()
-    assert await refused(tmp_path / "gateway.db")
+    assert refused(tmp_path / "gateway.db")
 
 
 async def test_a_store_that_breaks_while_it_is_open_is_a_store_error(
