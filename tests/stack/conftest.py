@@ -25,6 +25,9 @@ COMPOSE_FILES = "compose.yaml:compose.standin.yaml:tests/stack/compose.test.yaml
 # What the stack's networks get: the two with fixed subnets, and the pool of the test bed's engine.
 SUBNETS = {"EDGE_SUBNET": "172.29.240.0/24", "LOOPBACK_SUBNET": "172.29.241.0/24"}
 ADDRESSES = ("172.29.240.0/22", "172.30.0.0/16")
+# With the number of the process that runs the tests, the names of what it makes.
+PROJECT = "gatehouse-test-"
+MACHINE = "gh"
 PORTS = ("HTTP_PORT", "HTTPS_PORT", "VLLM_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT")
 
 
@@ -39,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def another_machine(docker: Mapping[str, str]) -> Iterator[outside.Outside]:
-    with outside.machine(f"gh{os.getpid()}") as machine, outside.own_addresses_only(ADDRESSES):
+    with outside.machine(f"{MACHINE}{os.getpid()}") as machine, outside.own_addresses_only(ADDRESSES):
         yield machine
 
 
@@ -47,7 +50,31 @@ def another_machine(docker: Mapping[str, str]) -> Iterator[outside.Outside]:
 def docker(capability: Callable[[str], Mapping[str, str]]) -> Mapping[str, str]:
     """The environment in which `docker` talks to the test bed's engine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("COMPOSE_", "DOCKER_"))}
-    return {**kept, **capability("docker")}
+    environment = {**kept, **capability("docker")}
+    remove_leftovers(environment)
+    return environment
+
+
+def remove_leftovers(environment: Mapping[str, str]) -> None:
+    """Stacks and outside machines of runs that were killed: they would hold addresses that this one needs."""
+    listed = subprocess.run(
+        ("docker", "compose", "ls", "--all", "--format", "json"),
+        env=dict(environment),
+        check=True,
+        capture_output=True,
+    ).stdout
+    for project in (found["Name"] for found in json.loads(listed)):
+        if project.startswith(PROJECT) and not is_running(project.removeprefix(PROJECT)):
+            down = ("docker", "compose", "--project-name", project, "down", "--volumes", "--timeout", "1")
+            subprocess.run(down, env=dict(environment), check=True, capture_output=True)
+    for namespace in Path("/run/netns").glob(f"{MACHINE}*"):
+        if not is_running(namespace.name.removeprefix(MACHINE)):
+            outside.ip("netns", "del", namespace.name)
+
+
+def is_running(owner: str) -> bool:
+    """Whether a process has the number that `owner` begins with."""
+    return Path("/proc", owner.partition("-")[0]).exists()
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +111,7 @@ def copy_project(home: Path) -> None:
 @pytest.fixture(scope="session")
 def stack(checkout: Path, docker: Mapping[str, str], hook: str) -> Iterator[Stack]:
     ports = {name: free_port() for name in PORTS}
-    stack = Stack(checkout, f"gatehouse-test-{os.getpid()}", docker, ports, hook)
+    stack = Stack(checkout, f"{PROJECT}{os.getpid()}", docker, ports, hook)
     stack.ops("setup")
     write_env(
         checkout / ".env",

@@ -68,6 +68,14 @@ def test_a_stream_in_flight_ends_well_when_caddy_reloads(stack: Stack, client: C
     assert len(events) > 60
 
 
+def test_keys_and_certificates_survive_down_and_up(disturbed: Stack, client: Client) -> None:
+    disturbed.ops("down")
+    assert disturbed.services == []
+    disturbed.ops("up")
+    disturbed.compose("up", "--detach", "--wait")
+    assert client.ask(max_tokens=1).status == 200
+
+
 def test_a_client_that_leaves_stops_the_engines_work(stack: Stack, client: Client) -> None:
     running = "sum(vllm:num_requests_running)"
     with client.streaming(tokens=400) as stream:
