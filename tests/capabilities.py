@@ -9,6 +9,7 @@ A test names its need with ``@pytest.mark.requires("docker")`` (a module with
 - exits otherwise when it cannot be had; the last line on its standard error says why, and how to get it.
 """
 
+import fcntl
 import os
 import subprocess
 import time
@@ -51,28 +52,31 @@ class Capabilities:
 
 
 def run_provider(script: Path, timeout: float) -> Provided:
-    """Runs one provider, for at most `timeout` seconds.
-
-    Its output goes to files, so that a service which it leaves running can't hold a pipe open.
-    """
+    """Runs one provider, for at most `timeout` seconds."""
     name = script.name
     if not os.access(script, os.X_OK):
         return Provided(name, missing=f"nothing provides {name}: {script} is no executable file")
     logs = ROOT / "build" / "provide"
     logs.mkdir(parents=True, exist_ok=True)
-    out, err = logs / f"{name}.out", logs / f"{name}.err"
+    with (logs / f"{name}.lock").open("w") as lock:
+        # Test processes side by side (pytest-xdist, two terminals) must not install the same thing at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return outcome(script, timeout, logs / f"{name}.out", logs / f"{name}.err")
+
+
+def outcome(script: Path, timeout: float, out: Path, err: Path) -> Provided:
+    """Output goes to files, so that a service which the provider leaves running can't hold a pipe open."""
+    name = script.name
     with out.open("wb") as stdout, err.open("wb") as stderr:
         try:
-            done = subprocess.run(
+            code = subprocess.run(
                 [script], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, timeout=timeout,
                 check=False,
-            )  # fmt: skip
+            ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
             return Provided(name, missing=f"{name} was not ready after {timeout:.0f} s (see {err})")
-    if done.returncode != 0:
-        return Provided(
-            name, missing=last_line(err) or f"{script} failed ({done.returncode}), without a word"
-        )
+    if code != 0:
+        return Provided(name, missing=last_line(err) or f"{script} failed ({code}), without a word")
     pairs = (line.partition("=") for line in out.read_text(errors="replace").splitlines())
     offers = {key: value for key, eq, value in pairs if eq and key.isidentifier()}
     return Provided(name, MappingProxyType(offers))
