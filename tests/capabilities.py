@@ -11,6 +11,7 @@ A test names its need with ``@pytest.mark.requires("docker")`` (a module with
 
 import fcntl
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -68,13 +69,18 @@ def outcome(script: Path, timeout: float, out: Path, err: Path) -> Provided:
     """Output goes to files, so that a service which the provider leaves running can't hold a pipe open."""
     name = script.name
     with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [script], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, process_group=0
+        )
         try:
-            code = subprocess.run(
-                [script], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, timeout=timeout,
-                check=False,
-            ).returncode  # fmt: skip
+            code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             return Provided(name, missing=f"{name} was not ready after {timeout:.0f} s (see {err})")
+        finally:
+            # Too late, or interrupted: what it has started for itself goes with it.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     if code != 0:
         return Provided(name, missing=last_line(err) or f"{script} failed ({code}), without a word")
     pairs = (line.partition("=") for line in out.read_text(errors="replace").splitlines())
