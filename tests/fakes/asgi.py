@@ -30,6 +30,9 @@ class Client:
         self.begun = asyncio.Event()
         self.stalled = False
 
+    def give(self, message: Message) -> None:
+        self._incoming.put_nowait(message)
+
     def leave(self) -> None:
         self._incoming.put_nowait(DISCONNECT)
 

@@ -7,11 +7,15 @@ from gateway.store import KeyRecord, StoreError
 
 
 class MemoryKeyStore:
-    """Several directories may share one, as several processes share a database. `gone`: nothing answers."""
+    """Several directories may share one, as several processes share a database.
+
+    `gone`: nothing answers. `fault`: what a fault in its own code would raise.
+    """
 
     def __init__(self) -> None:
         self.records: dict[str, KeyRecord] = {}
         self.gone = False
+        self.fault: Exception | None = None
         self.closed = False
 
     async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
@@ -37,5 +41,7 @@ class MemoryKeyStore:
         self.closed = True
 
     def _answer(self) -> None:
+        if self.fault:
+            raise self.fault
         if self.gone:
             raise StoreError("the key store cannot be reached")

@@ -52,12 +52,14 @@ class ScriptedTransport:
         self._replies = iter(replies)
         self.down: set[str] = set()
         self.sent: list[Sent] = []
+        self.asked = asyncio.Event()
         self.closed = False
 
     async def post(
         self, upstream: Upstream, path: str, body: bytes, headers: Mapping[str, str]
     ) -> ScriptedReply:
         self.sent.append(Sent(upstream.name, path, body, headers))
+        self.asked.set()
         reply = next(self._replies)
         if isinstance(reply, float):
             await asyncio.sleep(reply)
