@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionUserMessageParam
 
-from tests.contract.subject import ALIAS, DEFAULT_TOKENS, OUTPUT_CAP, Subject
+from tests.contract.subject import ALIAS, DEFAULT_TOKENS, Subject
 
 HELLO: list[ChatCompletionMessageParam] = [ChatCompletionUserMessageParam(role="user", content="hello world")]
 # The engine goes on to its limit instead of stopping where it likes.
@@ -121,12 +121,12 @@ class TestModels:
 class TestOutputCap:
     def test_more_than_the_cap_is_clamped_and_a_header_says_so(self, subject: Subject) -> None:
         raw = subject.sdk().chat.completions.with_raw_response.create(
-            model=subject.model, messages=HELLO, max_tokens=OUTPUT_CAP + 1, extra_body=ENDLESS
+            model=subject.model, messages=HELLO, max_tokens=subject.output_cap + 1, extra_body=ENDLESS
         )
         usage = raw.parse().usage
-        assert raw.headers["x-gatehouse-max-tokens"] == str(OUTPUT_CAP)
+        assert raw.headers["x-gatehouse-max-tokens"] == str(subject.output_cap)
         assert usage
-        assert usage.completion_tokens == OUTPUT_CAP
+        assert usage.completion_tokens == subject.output_cap
 
     def test_the_default_applies_where_nothing_is_asked_for(self, subject: Subject) -> None:
         answer = subject.sdk().chat.completions.create(
@@ -186,7 +186,7 @@ def _long(subject: Subject, *, stream: bool) -> dict[str, object]:
     return {
         "model": subject.model,
         "prompt": "hello",
-        "max_tokens": OUTPUT_CAP,
+        "max_tokens": subject.output_cap,
         "stream": stream,
         "ignore_eos": True,
     }
@@ -198,6 +198,6 @@ def _stops_early(subject: Subject, tokens_before: float) -> None:
         assert time.monotonic() < deadline, "the engine still works, a second after its client left"
         time.sleep(0.02)
     tokens = subject.engine.completion_tokens()
-    assert tokens - tokens_before < OUTPUT_CAP
+    assert tokens - tokens_before < subject.output_cap
     time.sleep(0.2)
     assert subject.engine.completion_tokens() == tokens, "the engine works on without a client"

@@ -1,8 +1,9 @@
 """What the contract's tests are run against: a gateway, and behind it an engine, fake or real."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import openai
@@ -10,17 +11,19 @@ import openai
 from tests.fakes.gateway_process import GatewayProcess, Key
 
 ALIAS = "team-model"
-# Long enough that a client can leave a fast engine before the end.
-OUTPUT_CAP = 600
 DEFAULT_TOKENS = 24
 MAX_BODY_BYTES = 20_000
-# For every gateway that the contract's tests are run against.
-SETTINGS = {
-    "GATEWAY_MAX_TOKENS_CAP": str(OUTPUT_CAP),
-    "GATEWAY_DEFAULT_MAX_TOKENS": str(DEFAULT_TOKENS),
-    "GATEWAY_MAX_BODY_BYTES": str(MAX_BODY_BYTES),
-    "GATEWAY_REQUESTS_PER_MINUTE": "100000",
-}
+
+
+def settings(model: str, output_cap: int) -> dict[str, str]:
+    """For every gateway that the contract's tests are run against."""
+    return {
+        "GATEWAY_MODEL_ALIASES": json.dumps({ALIAS: model}),
+        "GATEWAY_MAX_TOKENS_CAP": str(output_cap),
+        "GATEWAY_DEFAULT_MAX_TOKENS": str(DEFAULT_TOKENS),
+        "GATEWAY_MAX_BODY_BYTES": str(MAX_BODY_BYTES),
+        "GATEWAY_REQUESTS_PER_MINUTE": "100000",
+    }
 
 
 class EngineUnderTest(Protocol):
@@ -38,18 +41,26 @@ class EngineUnderTest(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """A gateway, a key for it, and the engine. `model` is the engine's name for what it serves."""
+    """A gateway, a key for it, and the engine. `model` is the engine's name for what it serves.
+
+    `output_cap` is the gateway's, in tokens: so many that a client can leave the engine before the end.
+    """
 
     gateway: GatewayProcess
     key: Key
     engine: EngineUnderTest
     model: str
     max_model_len: int
+    output_cap: int
+    clients: list[openai.OpenAI] = field(default_factory=list)
 
     def sdk(self, key: str | None = None) -> openai.OpenAI:
         """The official client, without retries."""
         text = self.key.text if key is None else key
-        return openai.OpenAI(base_url=f"{self.gateway.url}/v1", api_key=text, max_retries=0, timeout=30)
+        url = f"{self.gateway.url}/v1"
+        client = openai.OpenAI(base_url=url, api_key=text, max_retries=0, timeout=30)
+        self.clients.append(client)
+        return client
 
     def async_sdk(self) -> openai.AsyncOpenAI:
         """The official async client, without retries."""
@@ -59,6 +70,15 @@ class Subject:
     def bearer(self) -> dict[str, str]:
         """The Authorization header."""
         return {"authorization": f"Bearer {self.key.text}"}
+
+    def behind(self, gateway: GatewayProcess) -> "Subject":
+        """The same engine behind another gateway, with a key of that one."""
+        return replace(self, gateway=gateway, key=gateway.new_key())
+
+    def close(self) -> None:
+        """Close every client that was handed out, of the subjects made from this one too."""
+        for client in self.clients:
+            client.close()
 
     @contextmanager
     def engine_sees_nothing(self) -> Iterator[None]:

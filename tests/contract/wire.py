@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import dataclass
+from typing import BinaryIO
 
 READ_SECONDS = 10.0
 
@@ -39,7 +40,11 @@ def exchange(
 
 def read_reply(connection: socket.socket) -> RawReply:
     """The next reply on this connection. Raises EOFError if it ends before the reply does."""
-    reader = connection.makefile("rb")
+    with connection.makefile("rb") as reader:
+        return _read(reader)
+
+
+def _read(reader: BinaryIO) -> RawReply:
     status = int(_line(reader.readline()).split(" ")[1])
     headers: dict[str, str] = {}
     while line := _line(reader.readline()):

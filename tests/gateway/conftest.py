@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from standin.config import EngineConfig
-from tests.contract.subject import ALIAS, SETTINGS, Subject
+from tests.contract.subject import Subject, settings
 from tests.fakes import scenarios
 from tests.fakes.engine import FakeEngine
 from tests.fakes.gateway_process import EnginePlan, GatewayProcess, Key
@@ -14,6 +14,7 @@ pytest.register_assert_rewrite("tests.contract.developer", "tests.contract.refus
 
 MODEL = "served-model"
 MAX_MODEL_LEN = 2048
+OUTPUT_CAP = 600
 ENGINE_KEY = "engine-key-3f9c27d1b8e64a5097aa61"
 FIRST_BYTE_SECONDS = 1.5
 IDLE_SECONDS = 1.0
@@ -48,9 +49,9 @@ def start_gateway(
     """Starts gateways with settings of their own; all are stopped, cleanly, at the end."""
     running: list[GatewayProcess] = []
 
-    def start(*, url: str = fake_engine.url, **settings: str) -> GatewayProcess:
+    def start(*, url: str = fake_engine.url, **changes: str) -> GatewayProcess:
         plan = EnginePlan(url, ENGINE_KEY, [MODEL], MAX_MODEL_LEN)
-        merged = SETTINGS | {"GATEWAY_MODEL_ALIASES": f'{{"{ALIAS}": "{MODEL}"}}'} | settings
+        merged = settings(MODEL, OUTPUT_CAP) | changes
         gateway = GatewayProcess(tmp_path_factory.mktemp("gateway"), plan, merged)
         gateway.start()
         running.append(gateway)
@@ -77,5 +78,7 @@ def key(gateway: GatewayProcess) -> Key:
 
 
 @pytest.fixture
-def subject(gateway: GatewayProcess, key: Key, engine: FakeEngine) -> Subject:
-    return Subject(gateway, key, engine, MODEL, MAX_MODEL_LEN)
+def subject(gateway: GatewayProcess, key: Key, engine: FakeEngine) -> Iterator[Subject]:
+    made = Subject(gateway, key, engine, MODEL, MAX_MODEL_LEN, OUTPUT_CAP)
+    yield made
+    made.close()

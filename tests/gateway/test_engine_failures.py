@@ -259,7 +259,7 @@ class TestSilence:
         self, start_gateway: StartGateway, engine: FakeEngine, subject: Subject
     ) -> None:
         gateway = start_gateway(GATEWAY_TOTAL_TIMEOUT="1", GATEWAY_IDLE_TIMEOUT="5")
-        other = Subject(gateway, gateway.new_key(), engine, subject.model, subject.max_model_len)
+        other = subject.behind(gateway)
         engine.scenario = scenarios.streams(*[b'data: {"choices":[]}\n\n'] * 100, DONE, pause=0.1)
         *before, last = events_of(ask(other, stream=True))
         assert last["error"]["code"] == "engine_timeout"

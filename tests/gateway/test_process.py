@@ -97,7 +97,7 @@ class TestEnd:
         self, start_gateway: StartGateway, engine: FakeEngine, subject: Subject
     ) -> None:
         gateway = start_gateway()
-        own = Subject(gateway, gateway.new_key(), engine, subject.model, subject.max_model_len)
+        own = subject.behind(gateway)
         engine.scenario = scenarios.normal(delay=0.05)
         body = {"model": own.model, "messages": HELLO, "stream": True, "max_tokens": 30}
         url = f"{gateway.url}/v1/chat/completions"
@@ -118,7 +118,7 @@ class TestEnd:
         self, start_gateway: StartGateway, engine: FakeEngine, subject: Subject
     ) -> None:
         gateway = start_gateway(GATEWAY_DRAIN_SECONDS="1")
-        own = Subject(gateway, gateway.new_key(), engine, subject.model, subject.max_model_len)
+        own = subject.behind(gateway)
         engine.scenario = scenarios.stalls_after(2)
         body = {"model": own.model, "messages": HELLO, "stream": True}
         url = f"{gateway.url}/v1/chat/completions"
@@ -214,7 +214,7 @@ class TestOutput:
         self, start_gateway: StartGateway, engine: FakeEngine, subject: Subject
     ) -> None:
         gateway = start_gateway()
-        own = Subject(gateway, gateway.new_key(), engine, subject.model, subject.max_model_len)
+        own = subject.behind(gateway)
         own.sdk().chat.completions.create(model=MODEL, messages=HELLO)
         assert gateway.stop() == 0
         lines = gateway.log_lines()
@@ -341,7 +341,7 @@ class TestStore:
         self, start_gateway: StartGateway, engine: FakeEngine, subject: Subject
     ) -> None:
         gateway = start_gateway()
-        own = Subject(gateway, gateway.new_key(), engine, subject.model, subject.max_model_len)
+        own = subject.behind(gateway)
         before, unknown = gateway.new_key(), keys.generate()
         with sqlite3.connect(gateway.home / "data" / "gateway.db") as store:
             store.execute("ALTER TABLE api_keys RENAME TO gone")

@@ -8,11 +8,11 @@ import pytest
 
 from standin.render import DONE
 from tests.contract.developer import HELLO
-from tests.contract.subject import ALIAS, DEFAULT_TOKENS, OUTPUT_CAP, Subject
+from tests.contract.subject import ALIAS, DEFAULT_TOKENS, Subject
 from tests.contract.wire import exchange
 from tests.fakes import scenarios
 from tests.fakes.engine import FakeEngine
-from tests.gateway.conftest import ENGINE_KEY, MODEL, StartGateway
+from tests.gateway.conftest import ENGINE_KEY, MODEL, OUTPUT_CAP, StartGateway
 
 CHAT = "/v1/chat/completions"
 MADE_ID = r"req-[0-9a-f]{32}"
@@ -173,7 +173,7 @@ class TestUpstreamRequest:
         self, start_gateway: StartGateway, engine: FakeEngine, subject: Subject
     ) -> None:
         gateway = start_gateway(GATEWAY_MAX_TOKENS_MODE="refuse")
-        strict = Subject(gateway, gateway.new_key(), engine, subject.model, subject.max_model_len)
+        strict = subject.behind(gateway)
         with strict.engine_sees_nothing():
             reply = post(strict, max_completion_tokens=OUTPUT_CAP + 1)
         error = reply.json()["error"]

@@ -1,0 +1,4 @@
+"""The contract, over real engines."""
+
+from tests.contract.developer import *  # noqa: F403 - pytest collects the classes from here
+from tests.contract.refusals import *  # noqa: F403 - as above
