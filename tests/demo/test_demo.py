@@ -96,7 +96,10 @@ def start_demo(tmp_path: Path) -> Iterator[Callable[[], RunningDemo]]:
     started = []
 
     def start() -> RunningDemo:
-        environment = os.environ | {"TMPDIR": str(tmp_path)}
+        # Under `make test ARGS=...` the outer make's variables must not reach this one.
+        outer = {"ARGS", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS"}
+        environment = {name: value for name, value in os.environ.items() if name not in outer}
+        environment["TMPDIR"] = str(tmp_path)
         # A GATEWAY_ variable of the caller's must not reach the demo.
         environment["GATEWAY_MAX_BODY_BYTES"] = "1"
         process = subprocess.Popen(
