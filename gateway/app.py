@@ -55,8 +55,7 @@ async def create_app(
         default_rpm=settings.requests_per_minute,
         clock=clock,
     )
-    keys = configuration.secrets.engine_keys
-    pool = Pool([Slot(u, keys[u.name]) for u in configuration.upstreams], transport)
+    pool = _pool(configuration, transport)
     budget = BodyBudget(settings.max_inflight_body_bytes)
     metrics.read_at_scrape(directory, pool, budget)
     health = Health(directory, pool)
@@ -86,6 +85,11 @@ async def create_app(
         finally:
             for task in background:
                 task.cancel()
+
+
+def _pool(configuration: Configuration, transport: Transport) -> Pool:
+    keys = configuration.secrets.engine_keys
+    return Pool([Slot(upstream, keys[upstream.name]) for upstream in configuration.upstreams], transport)
 
 
 def _rules(configuration: Configuration) -> Rules:

@@ -36,6 +36,8 @@ from typing import ClassVar
 
 import orjson
 
+Headers = tuple[tuple[bytes, bytes], ...]
+
 
 class GatewayError(Exception):
     """Base of the tree. `message` says why and what to do; it never holds a key, a prompt or an engine's own
@@ -46,9 +48,7 @@ class GatewayError(Exception):
     code: ClassVar[str] = "internal_error"
     type: ClassVar[str] = "server_error"
 
-    def __init__(
-        self, message: str, *, param: str | None = None, headers: tuple[tuple[bytes, bytes], ...] = ()
-    ) -> None:
+    def __init__(self, message: str, *, param: str | None = None, headers: Headers = ()) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
@@ -142,9 +142,7 @@ class ExpiredKey(AuthenticationFailed):
 class Retryable(GatewayError):
     """A refusal that passes by itself. `retry_after` is in whole seconds, sent as `Retry-After`."""
 
-    def __init__(
-        self, message: str, *, retry_after: int, headers: tuple[tuple[bytes, bytes], ...] = ()
-    ) -> None:
+    def __init__(self, message: str, *, retry_after: int, headers: Headers = ()) -> None:
         super().__init__(message, headers=((b"retry-after", b"%d" % retry_after), *headers))
         self.retry_after = retry_after
 

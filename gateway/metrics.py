@@ -26,68 +26,46 @@ class Metrics:
     """The registry and what is in it. Seconds, bytes and tokens."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Counter | Histogram] = {}
-        self.requests = Counter(
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.requests = counter(
             "gateway_requests",
             "Requests answered, by who asked for what and how it ended",
             ("tenant", "key_id", "model", "route", "status", "reason"),
-            registry=registry,
         )
-        self.duration = Histogram(
+        self.duration = histogram(
             "gateway_request_duration_seconds",
             "From the request's head to the answer's last byte, for requests that reached an engine",
             ("route", "model"),
             buckets=DURATION_BUCKETS,
-            registry=registry,
         )
-        self.ttft = Histogram(
+        self.ttft = histogram(
             "gateway_time_to_first_token_seconds",
             "From the request's head to the first event of a stream",
             ("model",),
             buckets=TTFT_BUCKETS,
-            registry=registry,
         )
-        self.in_flight = Gauge("gateway_requests_in_flight", "Requests being served now", registry=registry)
-        self.prompt_tokens = Counter(
-            "gateway_prompt_tokens",
-            "Input tokens, as the engine counted",
-            ("tenant", "model"),
-            registry=registry,
+        tokens = ("tenant", "model")
+        self.prompt_tokens = counter("gateway_prompt_tokens", "Input tokens, as the engine counted", tokens)
+        self.completion_tokens = counter(
+            "gateway_completion_tokens", "Output tokens, as the engine counted", tokens
         )
-        self.completion_tokens = Counter(
-            "gateway_completion_tokens",
-            "Output tokens, as the engine counted",
-            ("tenant", "model"),
-            registry=registry,
+        self.disconnects = counter(
+            "gateway_client_disconnects", "Clients that left before their answer's end", ("route",)
         )
-        self.disconnects = Counter(
-            "gateway_client_disconnects",
-            "Clients that left before their answer's end",
-            ("route",),
-            registry=registry,
+        self.in_flight = gauge("gateway_requests_in_flight", "Requests being served now")
+        self.upstream_up = gauge(
+            "gateway_upstream_up", "1 if the engine answered its last health probe", ("upstream",)
         )
-        self.upstream_up = Gauge(
-            "gateway_upstream_up",
-            "1 if the engine answered its last health probe",
-            ("upstream",),
-            registry=registry,
+        self.upstream_in_flight = gauge(
+            "gateway_upstream_requests_in_flight", "Requests at the engine now", ("upstream",)
         )
-        self.upstream_in_flight = Gauge(
-            "gateway_upstream_requests_in_flight",
-            "Requests at the engine now",
-            ("upstream",),
-            registry=registry,
-        )
-        self.store_up = Gauge(
-            "gateway_store_up", "1 if the key store answered its last refresh", registry=registry
-        )
-        self.body_bytes = Gauge(
-            "gateway_inflight_body_bytes", "Request bodies held in memory now", registry=registry
-        )
-        Gauge("gateway_build_info", "1, labelled with the version", ("version",), registry=registry).labels(
-            __version__
-        ).set(1)
+        self.store_up = gauge("gateway_store_up", "1 if the key store answered its last refresh")
+        self.body_bytes = gauge("gateway_inflight_body_bytes", "Request bodies held in memory now")
+        gauge("gateway_build_info", "1, labelled with the version", ("version",)).labels(__version__).set(1)
 
     def read_at_scrape(self, directory: KeyDirectory, pool: Pool, budget: BodyBudget) -> None:
         """Ties the gauges of what has a state of its own to that state: they cost nothing per request."""

@@ -76,7 +76,7 @@ def decide(endpoint: Endpoint, raw: bytes, rules: Rules) -> Allowed:
     model = _model(body, rules)
     body["model"] = model
     stream = _flag(body, "stream") if endpoint.streams else False
-    hide_usage = _ask_for_usage(body) if stream else _no_stream_options(body)
+    hide_usage = _ask_for_usage(body, stream=stream)
     max_tokens = _cap_output(endpoint, body, rules) if endpoint.output_fields else None
     try:
         sent = orjson.dumps(body)
@@ -106,9 +106,13 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-def _ask_for_usage(body: dict[str, Any]) -> bool:
-    """Makes the engine send its usage event; True if the client did not ask for it."""
+def _ask_for_usage(body: dict[str, Any], *, stream: bool) -> bool:
+    """Makes the engine end a stream with its usage event; True if the client did not ask for that."""
     options = body.get("stream_options")
+    if not stream:
+        if options is not None:
+            raise InvalidRequest("`stream_options` is only for `stream: true`.", param="stream_options")
+        return False
     if options is None:
         options = {}
     if not isinstance(options, dict):
@@ -117,12 +121,6 @@ def _ask_for_usage(body: dict[str, Any]) -> bool:
     # Without the usage event, running counts on every chunk are not wanted either; vLLM would send both.
     body["stream_options"] = options | {"include_usage": True} if asked else {"include_usage": True}
     return not asked
-
-
-def _no_stream_options(body: Mapping[str, Any]) -> bool:
-    if body.get("stream_options") is not None:
-        raise InvalidRequest("`stream_options` is only for `stream: true`.", param="stream_options")
-    return False
 
 
 def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> int | None:
@@ -199,13 +197,8 @@ def _has_infinity(container: dict[str, Any] | list[Any]) -> bool:
 
 def _position(error: ValueError) -> str:
     """The parser's complaint without anything of the body: jiter quotes a duplicate key's name."""
-    text = str(error)
-    found = re.search(r"at line \d+ column \d+$", text)
-    reason = (
-        "duplicate key"
-        if "uplicate key" in text
-        else text[: found.start()].strip()
-        if found
-        else "unreadable"
-    )
-    return f"{reason} {found.group()}" if found else reason
+    found = re.fullmatch(r"(.*)( at line \d+ column \d+)", str(error), re.DOTALL)
+    if found is None:
+        return "unreadable"
+    reason, place = found.groups()
+    return ("duplicate key" if "duplicate key" in reason else reason) + place

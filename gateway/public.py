@@ -25,7 +25,6 @@ from gateway.metrics import Metrics
 from gateway.relay import Answer, BrokenAnswer, Relay
 from gateway.settings import Settings
 
-_JSON = (b"content-type", b"application/json")
 # What nginx logs for a client that closed its connection; nobody receives it.
 CLIENT_CLOSED = 499
 # The reason of a request that a shutdown cut off; nobody receives it.
@@ -64,6 +63,8 @@ class PublicApp:
             exchange.refused_by = DRAINING
             exchange.status = exchange.status or 503
             raise
+        except BrokenAnswer:
+            raise  # the exchange says what happened
         except Exception as error:  # noqa: BLE001 - the edge: logged once, answered in OpenAI's shape
             self._log_fault(exchange, error)
             if answer.begun:
@@ -79,8 +80,6 @@ class PublicApp:
             self.access_log.write(exchange, duration)
 
     def _log_fault(self, exchange: Exchange, error: Exception) -> None:
-        if isinstance(error, BrokenAnswer):
-            return  # the exchange says what happened
         exchange.refused_by = GatewayError.code
         # The error's own text may hold a piece of a prompt: its type and place are enough to find it.
         place = error.__traceback__
@@ -93,17 +92,17 @@ class PublicApp:
         endpoint = endpoints.match(exchange.method, exchange.raw_path)
         exchange.route = endpoint.path
         if endpoint.kind is Kind.LIVE:
-            await _send_json(answer, 200, ALIVE)
+            await answer.send_json(200, ALIVE)
             return
         if endpoint.kind is Kind.READY:
             ready = self.health.readiness()
-            await _send_json(answer, ready.status, ready.body)
+            await answer.send_json(ready.status, ready.body)
             return
         exchange.principal = self.directory.authenticate(exchange.headers.get(b"authorization"))
         if endpoint.kind is Kind.MODELS:
-            await _send_json(answer, 200, _model_list(self.rules.models))
+            await answer.send_json(200, _model_list(self.rules.models))
         elif endpoint.kind is Kind.MODEL:
-            await _send_json(answer, 200, _one_model(self.rules.models, exchange.raw_path))
+            await answer.send_json(200, _one_model(self.rules.models, exchange.raw_path))
         else:
             await self._ask_engine(exchange, endpoint, exchange.principal, receive, answer)
 
@@ -166,14 +165,7 @@ class ClientPresence:
 
 async def _refuse(exchange: Exchange, answer: Answer, error: GatewayError) -> None:
     exchange.refused_by = error.code
-    await _send_json(answer, error.status, error.body(), error.headers)
-
-
-async def _send_json(
-    answer: Answer, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> None:
-    await answer.begin(status, (_JSON, (b"content-length", b"%d" % len(body)), *headers))
-    await answer.write(body, more=False)
+    await answer.send_json(error.status, error.body(), error.headers)
 
 
 def _model_list(models: Mapping[str, str]) -> bytes:

@@ -9,7 +9,7 @@ from starlette.types import Send
 
 from gateway import engine_errors
 from gateway.endpoints import Endpoint
-from gateway.errors import ContextLengthExceeded, EngineFailed, EngineTimeout, GatewayError
+from gateway.errors import ContextLengthExceeded, EngineFailed, EngineTimeout, GatewayError, Headers
 from gateway.exchange import Exchange
 from gateway.policy import Allowed
 from gateway.sse import EventStream, EventTooLarge
@@ -24,7 +24,7 @@ _EVENT_STREAM = (
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
-_JSON = ((b"content-type", b"application/json"),)
+_JSON = (b"content-type", b"application/json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Answer:
         self._send = send
         self.begun = False
 
-    async def begin(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    async def begin(self, status: int, headers: Headers) -> None:
         self.begun = True
         self._exchange.status = status
         await self._send(
@@ -58,6 +58,11 @@ class Answer:
     async def write(self, body: bytes, *, more: bool) -> None:
         self._exchange.bytes_out += len(body)
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def send_json(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """All of it at once."""
+        await self.begin(status, (_JSON, (b"content-length", b"%d" % len(body)), *headers))
+        await self.write(body, more=False)
 
 
 class Relay:
@@ -163,10 +168,9 @@ async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, pa
         raise EngineFailed("The engine's reply is not JSON.")
     if len(body) <= WHOLE_REPLY_BYTES:
         _settle(exchange, find_usage(body), find_finish_reason(body))
-        await answer.begin(200, (*_JSON, (b"content-length", b"%d" % len(body))))
-        await answer.write(body, more=False)
+        await answer.send_json(200, body)
         return
-    await answer.begin(200, _JSON)
+    await answer.begin(200, (_JSON,))
     tail = b""
     while body:
         await answer.write(body, more=True)
@@ -195,7 +199,7 @@ def _settle(exchange: Exchange, usage: Usage | None, finish_reason: str | None) 
         exchange.prompt_tokens, exchange.completion_tokens = usage.prompt_tokens, usage.completion_tokens
 
 
-async def _fail(exchange: Exchange, answer: Answer, error: GatewayError, patience: float) -> None:
+async def _fail(exchange: Exchange, answer: Answer, error: GatewayError, seconds: float) -> None:
     """Before the first byte an error is an error; after it, an event that the SDKs raise, and no `[DONE]`."""
     if not answer.begun:
         raise error
@@ -204,7 +208,7 @@ async def _fail(exchange: Exchange, answer: Answer, error: GatewayError, patienc
         raise BrokenAnswer from None
     try:
         # A client that stopped reading may be why it failed; it must not hold its place for ever.
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(seconds):
             await answer.write(b"data: " + error.body() + b"\n\n", more=False)
     except TimeoutError:
         raise BrokenAnswer from None

@@ -10,7 +10,7 @@ from typing import Any
 
 import jiter
 
-from gateway.usage import FINISH_KEY, KEY, Usage, find_finish_reason
+from gateway.usage import FINISH_KEY, USAGE_KEY, Usage, find_finish_reason
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -46,7 +46,7 @@ class EventStream:
             if len(chunk) - end > MAX_EVENT_BYTES:
                 raise EventTooLarge
             chunk, self._pending = chunk[:end], chunk[end:]
-        if KEY in chunk or b'"error":' in chunk or b"[DONE]" in chunk or FINISH_KEY in chunk:
+        if USAGE_KEY in chunk or b'"error":' in chunk or b"[DONE]" in chunk or FINISH_KEY in chunk:
             return b"".join(event for event in _EVENT.findall(chunk) if self._passes(event))
         return chunk
 
@@ -55,7 +55,7 @@ class EventStream:
         if self.error is not None:
             return False
         self.finish_reason = find_finish_reason(event) or self.finish_reason
-        if KEY not in event and b'"error":' not in event:
+        if USAGE_KEY not in event and b'"error":' not in event:
             self.finished = self.finished or _data(event) == b"[DONE]"
             return True
         payload = _object(_data(event))

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 import jiter
 
-KEY = b'"usage":{'
+USAGE_KEY = b'"usage":{'
 FINISH_KEY = b'"finish_reason":"'
 _FINISH = re.compile(rb'"finish_reason":"([a-z_]{1,40})"')
 
@@ -38,10 +38,10 @@ def find_usage(body: bytes) -> Usage | None:
     """From a whole JSON reply, without parsing all of it: the key cannot stand inside a string, its quotes
     would be escaped.
     """
-    at = body.rfind(KEY)
+    at = body.rfind(USAGE_KEY)
     if at < 0:
         return None
-    start = at + len(KEY) - 1
+    start = at + len(USAGE_KEY) - 1
     try:
         # What follows the object is the rest of the reply: partial mode takes the object and leaves that.
         return Usage.of(jiter.from_json(body[start : start + 1024], partial_mode=True))
