@@ -4,7 +4,6 @@
 is out of date.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from itertools import count
@@ -17,7 +16,7 @@ from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 
 from grafana.panels import OVERVIEW, Panel, Row
-from prometheus.generate import Thresholds, load_thresholds, threshold
+from prometheus.generate import Thresholds, run, threshold
 
 HERE = Path(__file__).resolve().parent
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="prometheus")
@@ -106,19 +105,7 @@ def dashboards(thresholds: Thresholds) -> dict[Path, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m grafana.generate")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is out of date")
-    options = parser.parse_args(argv)
-    wanted = dashboards(load_thresholds())
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    if options.check:
-        for path in stale:
-            sys.stderr.write(f"{path.relative_to(HERE.parent)} is out of date: python -m grafana.generate\n")
-        return 1 if stale else 0
-    for path in stale:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(wanted[path])
-    return 0
+    return run("grafana.generate", dashboards, argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ is out of date.
 import argparse
 import string
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -56,28 +56,30 @@ def rule_files(values: Thresholds) -> dict[Path, str]:
     return {HERE / "rules" / path.stem: render(path.read_text(), path.name, values) for path in templates}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m prometheus.generate")
+def run(program: str, files: Callable[[Thresholds], Mapping[Path, str]], argv: Sequence[str] | None) -> int:
+    """The command line of a generator, whose `files` gives path and content of all that it makes."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 when a file is out of date"
     )
     options = parser.parse_args(argv)
     try:
-        wanted = rule_files(load_thresholds())
+        wanted = files(load_thresholds())
     except (TypeError, ValueError, yaml.YAMLError) as error:
         sys.stderr.write(f"prometheus/thresholds.yaml: {error}\n")
         return 1
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    if options.check:
-        for path in stale:
-            sys.stderr.write(
-                f"{path.relative_to(HERE.parent)} is out of date: python -m prometheus.generate\n"
-            )
-        return 1 if stale else 0
-    for path in stale:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(wanted[path])
-    return 0
+    stale = {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}
+    for path, text in stale.items():
+        if options.check:
+            sys.stderr.write(f"{path.relative_to(HERE.parent)} is out of date: {parser.prog}\n")
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    return 1 if options.check and stale else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run("prometheus.generate", rule_files, argv)
 
 
 if __name__ == "__main__":
