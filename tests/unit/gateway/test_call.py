@@ -1,6 +1,7 @@
-"""`python -m gateway.call`: one call to the admin API beside it; its answer on stdout, an exit code for scripts."""
+"""`python -m gateway.call`: one call to the admin API beside it; its answer on stdout, a code for scripts."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,12 +49,17 @@ class Done:
     err: bytes
 
 
+def outside() -> dict[str, str]:
+    """The environment without any setting of ours."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+
+
 async def run(tmp_path: Path, port: int, *arguments: str, stdin: bytes = b"", token: str = TOKEN) -> Done:
     (tmp_path / "admin_token").write_text(token)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway.call", *arguments),
         cwd=ROOT,
-        env={"PATH": "/bin", "GATEWAY_ADMIN_PORT": str(port), "GATEWAY_SECRETS_DIR": str(tmp_path)},
+        env=outside() | {"GATEWAY_ADMIN_PORT": str(port), "GATEWAY_SECRETS_DIR": str(tmp_path)},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

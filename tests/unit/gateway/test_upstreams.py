@@ -1,15 +1,17 @@
-"""The pool: who takes the next request, and that there is always someone."""
+"""The pool: who takes the next request, and that there is always someone. The HTTP client to them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import HttpUrl
 
+from gateway.errors import EngineFailed, EngineUnavailable
 from gateway.settings import Upstream
-from gateway.upstreams import PROBE_SECONDS, Pool, Slot
+from gateway.upstreams import PROBE_SECONDS, AiohttpTransport, EngineReply, Pool, Slot
 from tests.fakes.loop import run
 from tests.fakes.transport import ScriptedReply, ScriptedTransport, Step
 
@@ -105,3 +107,103 @@ async def test_the_scripted_transport_stands_in_for_a_real_one() -> None:
     with pytest.raises(ValueError, match="broken"):
         await reply.read()
     assert await reply.read() == b""
+
+
+class Engine:
+    """A socket that answers each connection with the same bytes and closes it; remembers what it was sent."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self.heard: list[bytes] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(2) if head.startswith(b"POST") else b""
+        self.heard.append(head + body)
+        writer.write(self._answer)
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def engine(answer: bytes) -> AsyncIterator[tuple[Engine, AiohttpTransport, Upstream]]:
+    listening = Engine(answer)
+    server = await asyncio.start_server(listening.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    transport = AiohttpTransport(connect_timeout=5)
+    try:
+        yield listening, transport, Upstream(name="vllm", url=HttpUrl(f"http://127.0.0.1:{port}/"))
+    finally:
+        await transport.close()
+        server.close()
+        await server.wait_closed()
+
+
+def reply(body: bytes, *headers: str, status: str = "200 OK", length: int | None = None) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+async def read_all(answer: EngineReply) -> bytes:
+    whole = b""
+    while chunk := await answer.read():
+        whole += chunk
+    return whole
+
+
+async def test_an_engine_gets_exactly_what_it_is_sent_and_no_header_of_the_clients_library() -> None:
+    async with engine(reply(b"{}", "Content-Type: application/json")) as (listening, transport, upstream):
+        answer = await transport.post(upstream, "/v1/completions", b"{}", {"Authorization": "Bearer key"})
+        assert (answer.status, answer.content_type) == (200, "application/json")
+        assert await read_all(answer) == b"{}"
+        answer.close()
+        (heard,) = listening.heard
+        names = {line.partition(b":")[0].lower() for line in heard.split(b"\r\n\r\n")[0].splitlines()[1:]}
+        assert heard.startswith(b"POST /v1/completions HTTP/1.1\r\n")
+        assert names - {b"content-type"} == {b"host", b"authorization", b"content-length"}
+        assert heard.endswith(b"\r\n\r\n{}")
+
+
+async def test_bytes_pass_as_they_are_and_a_redirect_is_not_followed() -> None:
+    encoded = reply(
+        b"\x1f\x8b", "Content-Encoding: gzip", "Location: http://127.0.0.1:1/", status="302 Found"
+    )
+    async with engine(encoded) as (listening, transport, upstream):
+        answer = await transport.post(upstream, "/v1/completions", b"{}", {})
+        assert (answer.status, await read_all(answer)) == (302, b"\x1f\x8b")
+        answer.close()
+        assert len(listening.heard) == 1
+
+
+async def test_nobody_listening_is_an_engine_that_is_unavailable() -> None:
+    async with engine(b"") as (_, transport, upstream):
+        nobody = upstream.model_copy(update={"url": HttpUrl("http://127.0.0.1:1")})
+        with pytest.raises(EngineUnavailable):
+            await transport.post(nobody, "/v1/completions", b"{}", {})
+        assert not await transport.healthy(nobody)
+
+
+@pytest.mark.parametrize("answer", [b"", b"garbage\r\n\r\n"])
+async def test_no_reply_is_a_failure_of_the_engine(answer: bytes) -> None:
+    async with engine(answer) as (_, transport, upstream):
+        with pytest.raises(EngineFailed):
+            await transport.post(upstream, "/v1/completions", b"{}", {})
+
+
+async def test_a_reply_that_breaks_off_is_a_failure_of_the_engine() -> None:
+    async with engine(reply(b"{", length=100)) as (_, transport, upstream):
+        answer = await transport.post(upstream, "/v1/completions", b"{}", {})
+        with pytest.raises(EngineFailed):
+            await read_all(answer)
+        answer.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "healthy"),
+    [(reply(b""), True), (reply(b"", status="503 Service Unavailable"), False), (b"", False)],
+    ids=["200", "503", "nothing"],
+)
+async def test_an_engine_is_healthy_when_it_says_so(answer: bytes, *, healthy: bool) -> None:
+    async with engine(answer) as (listening, transport, upstream):
+        assert await transport.healthy(upstream) is healthy
+        assert listening.heard[0].startswith(b"GET /health HTTP/1.1\r\n")
