@@ -135,6 +135,7 @@ def paste(text: str) -> str:
     return done.stdout
 
 
+@pytest.mark.requires("curl")
 def test_both_snippets_work_as_pasted_and_ctrl_c_leaves_nothing(
     start_demo: Callable[[], RunningDemo],
 ) -> None:
