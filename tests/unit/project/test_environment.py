@@ -39,6 +39,7 @@ def env_sh(project: Path, *groups: str, **changes: str) -> subprocess.CompletedP
 
 def stub(directory: Path, name: str, script: str) -> None:
     path = directory / name
+    path.unlink(missing_ok=True)  # a link to the machine's own program must not be written through
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
