@@ -25,6 +25,7 @@ COMPOSE_FILES = "compose.yaml:compose.standin.yaml:tests/stack/compose.test.yaml
 # What the stack's networks get: the two with fixed subnets, and the pool of the test bed's engine.
 SUBNETS = {"EDGE_SUBNET": "172.29.240.0/24", "LOOPBACK_SUBNET": "172.29.241.0/24"}
 ADDRESSES = ("172.29.240.0/22", "172.30.0.0/16")
+TESTBED = Path(__file__).with_name("testbed")
 # With the number of the process that runs the tests, the names of what it makes.
 PROJECT = "gatehouse-test-"
 MACHINE = "gh"
@@ -47,12 +48,14 @@ def another_machine(docker: Mapping[str, str]) -> Iterator[outside.Outside]:
 
 
 @pytest.fixture(scope="session")
-def docker(capability: Callable[[str], Mapping[str, str]]) -> Mapping[str, str]:
-    """The environment in which `docker` talks to the test bed's engine."""
+def docker(capability: Callable[[str], Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
+    """The environment in which `docker` talks to the test bed's engine, which ends as it was found."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("COMPOSE_", "DOCKER_"))}
     environment = {**kept, **capability("docker")}
     remove_leftovers(environment)
-    return environment
+    yield environment
+    if environment["ENGINE_WAS"] == "not running":
+        subprocess.run((TESTBED / "engine.sh", "stop"), check=True, capture_output=True)
 
 
 def remove_leftovers(environment: Mapping[str, str]) -> None:

@@ -64,7 +64,7 @@ def test_a_stream_is_not_compressed(sdk: openai.OpenAI) -> None:
     with sdk.chat.completions.with_streaming_response.create(
         model=MODEL,
         messages=ASKED,
-        max_tokens=2,
+        max_tokens=20,
         stream=True,
         extra_headers={"Accept-Encoding": "gzip, zstd"},
     ) as reply:

@@ -12,7 +12,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 engine=$TESTBED_HOME/engine
 pid_file=$TESTBED_RUN/dockerd.pid
 
-answers() { docker version --format '{{.Server.Version}}' 2>/dev/null; }
+answers() { docker version --format '{{.Server.Version}}' 2>/dev/null | grep .; }
 
 install_host_packages() {
   local need=()

@@ -35,7 +35,7 @@ apt_elsewhere() {
   local d=$TESTBED_HOME/apt
   apt-get -q -o "Dir::Etc::SourceList=$d/testbed.sources" -o Dir::Etc::SourceParts=/dev/null \
     -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null -o "Dir::State::Lists=$d/lists" \
-    -o "Dir::Cache=$d/cache" -o Dir::State::status=/dev/null -o APT::Sandbox::User="$(id -un)" \
+    -o "Dir::Cache=$d/cache" -o Dir::State::status=/dev/null -o APT::Sandbox::User=root \
     -o Acquire::Languages=none -o APT::Update::Error-Mode=any "$@"
 }
 
