@@ -78,7 +78,7 @@ refuse_beside_another() {
 
 case "${1:-}" in
 install | start)
-  [ "$(id -u)" = 0 ] || die "needs root"
+  [ "$(id -u)" = 0 ] || die "an engine of its own needs root: sudo make test, or a root shell"
   install_host_packages
   install_engine
   [ "$1" = install ] || { refuse_beside_another; start; }
