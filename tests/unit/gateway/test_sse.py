@@ -164,6 +164,14 @@ def test_an_error_ends_the_stream_and_none_of_it_passes(spaced: str) -> None:
     assert not seen.finished
 
 
+@pytest.mark.parametrize("more", [b"\n", b"\n\n", b"\n\n\n"])
+@pytest.mark.parametrize("event", [b'data: {"choices":[{"finish_reason":"stop"}]}', b"data: [DONE]"])
+def test_empty_lines_after_an_event_that_matters_are_not_lost(event: bytes, more: bytes) -> None:
+    raw = event + b"\n\n" + more
+    out, _ = feed([raw])
+    assert out == raw
+
+
 def test_an_error_that_is_null_is_none() -> None:
     raw = b'data: {"choices":[],"error":null}\n\n'
     out, seen = feed([raw])

@@ -141,6 +141,12 @@ async def test_the_file_is_in_wal_mode_so_that_readers_do_not_wait_for_a_writer(
     plain.close()
 
 
+async def test_a_change_is_on_the_disk_before_it_is_acknowledged(sqlite: SqlKeyStore) -> None:
+    """A power cut cannot be had in a test; the mode that survives one can be read."""
+    async with sqlite._engine.connect() as connection:
+        assert (await connection.exec_driver_sql("PRAGMA synchronous")).scalar() == 2  # FULL
+
+
 def _plain(directory: Path) -> sqlite3.Connection:
     """A connection that is not ours, as a backup tool would open one."""
     return sqlite3.connect(directory / "gateway.db", isolation_level=None)
