@@ -5,7 +5,7 @@ import math
 import time
 from dataclasses import dataclass
 
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from gateway import engine_errors
 from gateway.endpoints import Endpoint
@@ -37,27 +37,30 @@ class Timeouts:
 
 
 class Answer:
-    """The answer to the client: knows whether it has begun, and counts its bytes."""
+    """The answer to the client: knows whether it has begun and whether it waits for the client, and counts
+    its bytes.
+    """
 
     def __init__(self, exchange: Exchange, send: Send) -> None:
         self._exchange = exchange
         self._send = send
         self.begun = False
+        self.waiting = False
 
     async def begin(self, status: int, headers: Headers) -> None:
         self.begun = True
         self._exchange.status = status
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, *self._exchange.answer_headers],
-            }
-        )
+        all_headers = [*headers, *self._exchange.answer_headers]
+        await self._put({"type": "http.response.start", "status": status, "headers": all_headers})
 
     async def write(self, body: bytes, *, more: bool) -> None:
         self._exchange.bytes_out += len(body)
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        await self._put({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _put(self, message: Message) -> None:
+        self.waiting = True
+        await self._send(message)
+        self.waiting = False
 
     async def send_json(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """All of it at once."""
@@ -92,6 +95,9 @@ class Relay:
                     finally:
                         reply.close()
             except TimeoutError:
+                if answer.waiting:  # it is the client that stopped reading; it must not hold the engine
+                    exchange.client_left = True
+                    raise BrokenAnswer from None
                 late = EngineTimeout("The engine did not answer in time.")
                 await _fail(exchange, answer, late, self._timeouts.idle)
             except GatewayError as error:
@@ -164,7 +170,9 @@ async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, pa
     error = engine_errors.find_error(body)
     if error:
         raise engine_errors.from_error(error, 200)
-    if not body.lstrip().startswith(b"{"):
+    if not body.lstrip().startswith(b"{") or (
+        len(body) <= WHOLE_REPLY_BYTES and not body.rstrip().endswith(b"}")
+    ):
         raise EngineFailed("The engine's reply is not JSON.")
     if len(body) <= WHOLE_REPLY_BYTES:
         _settle(exchange, find_usage(body), find_finish_reason(body))

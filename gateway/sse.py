@@ -76,8 +76,13 @@ def _data(event: bytes) -> bytes:
 
 
 def _object(data: bytes) -> dict[str, Any]:
+    """What an event with usage or an error says. One that is not JSON is the engine's failure, its text
+    unread.
+    """
+    if not data:
+        return {}
     try:
         value = jiter.from_json(data)
     except ValueError:
-        return {}
+        return {"error": "not JSON"}
     return value if isinstance(value, dict) else {}

@@ -365,6 +365,7 @@ def test_a_client_that_stops_reading_loses_its_place() -> None:
     done = run(ride(events(STREAM), timeouts=LIMITS, client=client))
     assert isinstance(done.error, BrokenAnswer)
     assert done.reply.closed == 1
+    assert (done.exchange.client_left, done.exchange.refused_by) == (True, None)
 
 
 async def test_a_cancelled_request_closes_the_reply_and_gives_its_place_back() -> None:

@@ -196,12 +196,20 @@ def test_usage_that_is_none_is_passed_and_not_counted(usage: bytes) -> None:
     assert seen.usage is None
 
 
-@pytest.mark.parametrize("payload", [b'{"usage":{', b'[1,"usage":{', b'[{"usage":{}}]', b'{"a":"error":1}'])
-def test_an_event_that_is_no_json_object_passes(payload: bytes) -> None:
-    raw = b"data: " + payload + b"\n\n"
-    out, seen = feed([raw])
-    assert out == raw
+@pytest.mark.parametrize("event", [b'data: [{"usage":{}}]\n\n', b': "error":\n\n', b'event: "usage":{\n\n'])
+def test_an_event_without_an_object_passes(event: bytes) -> None:
+    out, seen = feed([event])
+    assert out == event
     assert seen.error is None
+
+
+@pytest.mark.parametrize(
+    "payload", [b'{"usage":{', b'[1,"usage":{', b'{"a":"error":1}', b'"error": /usr/lib']
+)
+def test_an_event_that_should_tell_something_and_is_not_json_is_a_failure(payload: bytes) -> None:
+    out, seen = feed([b"data: " + payload + b"\n\n"])
+    assert out == b""
+    assert seen.error == "not JSON"
 
 
 def test_an_event_without_an_end_is_not_collected_for_ever() -> None:
