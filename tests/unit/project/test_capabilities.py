@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_a_requirement_that_nothing_provides_is_missing(tmp_path: Path) -> None:
 def test_a_service_that_a_provider_leaves_running_does_not_hold_it_up(tmp_path: Path) -> None:
     found = run_provider(provider(tmp_path, "sleep 5 & echo PID=$!"), timeout=3)
     assert found.missing is None
-    subprocess.run(["kill", found.offers["PID"]], check=True)
+    os.kill(int(found.offers["PID"]), signal.SIGTERM)
 
 
 def test_a_provider_runs_once(tmp_path: Path) -> None:
