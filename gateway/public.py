@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from traceback import walk_tb
 from types import TracebackType
 from urllib.parse import unquote
 
@@ -82,10 +83,8 @@ class PublicApp:
     def _log_fault(self, exchange: Exchange, error: Exception) -> None:
         exchange.refused_by = GatewayError.code
         # The error's own text may hold a piece of a prompt: its type and place are enough to find it.
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else None
+        frame, line = [*walk_tb(error.__traceback__)][-1]
+        where = f"{frame.f_code.co_filename}:{line}"
         self.log.error("fault", request_id=exchange.request_id, error=type(error).__name__, where=where)
 
     async def _serve(self, exchange: Exchange, receive: Receive, answer: Answer) -> None:
