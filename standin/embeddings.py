@@ -19,12 +19,13 @@ def embeddings_body(body: dict[str, Any], model: str) -> tuple[bytes, int]:
     as_base64 = body.get("encoding_format") == "base64"
     tokens = sum(count_tokens(text) for text in texts)
     counts = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+    details = {"prompt_tokens_details": None, "completion_tokens_details": None}
     data = [
         {"index": index, "object": "embedding", "embedding": _vector(text, as_base64=as_base64)}
         for index, text in enumerate(texts)
     ]
     head = {"id": request_id("embeddings"), "object": "list", "created": int(time.time()), "model": model}
-    return compact({**head, "data": data, "usage": {**counts, "prompt_tokens_details": None}}), tokens
+    return compact({**head, "data": data, "usage": {**counts, **details}}), tokens
 
 
 def _vector(text: str, *, as_base64: bool) -> str | list[float]:

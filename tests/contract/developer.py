@@ -147,6 +147,13 @@ class TestEngineErrors:
         assert raised.value.code == "context_length_exceeded"
         assert raised.value.param == "messages"
 
+    def test_for_a_completion_it_is_the_prompt_that_is_too_long(self, subject: Subject) -> None:
+        with pytest.raises(openai.BadRequestError) as raised:
+            subject.sdk().completions.create(
+                model=subject.model, prompt="hello " * (subject.max_model_len + 1), max_tokens=4
+            )
+        assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "prompt")
+
     def test_what_the_engine_refuses_is_a_bad_request_without_the_engines_text(
         self, subject: Subject
     ) -> None:

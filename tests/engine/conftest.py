@@ -58,6 +58,7 @@ def key(gateway: GatewayProcess) -> Key:
 
 @pytest.fixture
 def subject(gateway: GatewayProcess, key: Key, vllm: VllmProcess) -> Iterator[Subject]:
+    vllm.ensure_started()
     made = Subject(gateway, key, vllm, MODEL, MAX_MODEL_LEN, OUTPUT_CAP)
     yield made
     made.close()

@@ -58,25 +58,26 @@ class VllmProcess:
             return False
 
     def stop(self) -> None:
-        """End the whole session that was started: also the engine core, if it has lost its parent."""
+        """End all that was started: also the engine core, if it has lost its parent."""
         if self._process is None:
             return
-        self._signal_session(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + END_SECONDS
-        while self._session() and time.monotonic() < deadline:
+        while self._members() and time.monotonic() < deadline:
             self._process.poll()
             time.sleep(0.1)
-        self._signal_session(signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
         self._process.wait()
 
-    def restart(self) -> None:
-        """End it and start another on the same port."""
-        self.stop()
-        self.start()
+    def ensure_started(self) -> None:
+        """Start it again if it has ended."""
+        if self._process is not None and self._process.poll() is not None:
+            self.stop()
+            self.start()
 
     def core(self) -> int:
         """The process id of the engine core, in which the model runs."""
-        cores = [pid for pid in self._session() if b"EngineCore" in _command(pid)]
+        cores = [pid for pid in self._members() if b"EngineCore" in _command(pid)]
         assert len(cores) == 1, f"{len(cores)} engine cores"
         return cores[0]
 
@@ -102,8 +103,8 @@ class VllmProcess:
         samples = re.findall(rf"^{re.escape(name)}\{{(.*)\}} (\S+)$", page, re.MULTILINE)
         return sum(float(value) for labels, value in samples if not any(own in labels for own in _OWN))
 
-    def _session(self) -> list[int]:
-        """Every process of the session, from /proc."""
+    def _members(self) -> list[int]:
+        """Every process that descends from the one that was started, from /proc."""
         assert self._process
         found = []
         for entry in Path("/proc").iterdir():
@@ -113,8 +114,8 @@ class VllmProcess:
                     found.append(int(entry.name))
         return found
 
-    def _signal_session(self, number: signal.Signals) -> None:
-        for pid in self._session():
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in self._members():
             try:
                 os.kill(pid, number)
             except ProcessLookupError:

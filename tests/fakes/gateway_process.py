@@ -165,6 +165,11 @@ class GatewayProcess:
                 )
         return total
 
+    def open_sockets(self) -> int:
+        """How many sockets the process holds open."""
+        links = [str(entry.readlink()) for entry in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+        return sum(link.startswith("socket:") for link in links)
+
     def errors(self) -> str:
         """What was written to standard error: nothing, as long as all is well."""
         return self._err.read_text()

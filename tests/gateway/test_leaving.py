@@ -106,6 +106,9 @@ def test_a_slow_reader_holds_nobody_up_and_loses_nothing(subject: Subject, engin
 
 
 def test_forty_clients_that_leave_together_leave_nothing(subject: Subject, engine: FakeEngine) -> None:
+    subject.sdk().models.list()
+    time.sleep(0.5)
+    sockets = subject.gateway.open_sockets()
     engine.scenario = scenarios.normal(delay=0.05)
     connections = [send(subject, stream=at % 2 == 0) for at in range(40)]
     engine.await_requests(40)
@@ -117,3 +120,4 @@ def test_forty_clients_that_leave_together_leave_nothing(subject: Subject, engin
         time.sleep(0.02)
     all_is_quiet(subject, engine)
     assert all(request.aborted.is_set() for request in engine.requests)
+    assert subject.gateway.open_sockets() <= sockets

@@ -1,34 +1,38 @@
-"""Stands in for the `vllm` command: parses its arguments with vLLM's own parser, and prints them.
+"""Parses command lines with the `vllm` command's own parser: those of the JSON list on standard input.
 
-Run with a vLLM environment's Python. Ends as vLLM would where an option does not exist or has a wrong value.
+Run with a vLLM environment's Python, whose import of vLLM takes seconds: hence all at once. Prints a JSON list;
+of each command line either {"options": …}, values that are not JSON as strings, or {"error": …}, what vLLM would
+end with.
 """
 
-import argparse
+import contextlib
+import io
 import json
-import os
 import sys
+from typing import Any
 
 # mypy does not see vLLM's environment.
 from vllm.entrypoints.cli import serve  # type: ignore[import-not-found]
 from vllm.utils.argparse_utils import FlexibleArgumentParser  # type: ignore[import-not-found]
 
 
-def main() -> None:
-    """Print every option as one JSON object; what is not JSON as its string."""
+def parse(arguments: list[str]) -> dict[str, Any]:
+    """What `vllm ARGUMENTS` would make of its arguments."""
     parser = FlexibleArgumentParser()
     subparsers = parser.add_subparsers(required=True, dest="subparser")
-    for command in serve.cmd_init():
+    commands = serve.cmd_init()
+    for command in commands:
         command.subparser_init(subparsers)
-    options = parser.parse_args(sys.argv[1:])
-    for command in serve.cmd_init():
-        command.validate(options)
-    assert isinstance(options, argparse.Namespace)
-    print(
-        json.dumps(
-            {"options": vars(options), "key_is_set": bool(os.environ.get("VLLM_API_KEY"))}, default=str
-        )
-    )
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            options = parser.parse_args(arguments)
+            for command in commands:
+                command.validate(options)
+    except (SystemExit, ValueError) as error:
+        return {"error": f"{complaint.getvalue()}{error}"}
+    return {"options": vars(options)}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps([parse(arguments) for arguments in json.load(sys.stdin)], default=str))

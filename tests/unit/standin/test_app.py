@@ -192,6 +192,7 @@ async def test_embeddings_are_served_where_they_are_switched_on(connect: Connect
         "total_tokens": 3,
         "completion_tokens": 0,
         "prompt_tokens_details": None,
+        "completion_tokens_details": None,
     }
     for one, other in zip(plain["data"], packed["data"], strict=True):
         assert struct.unpack("<8f", base64.b64decode(other["embedding"])) == pytest.approx(one["embedding"])
