@@ -39,9 +39,11 @@ def exchange(
 
 
 def read_reply(connection: socket.socket) -> RawReply:
-    """The next reply on this connection. Raises EOFError if it ends before the reply does."""
+    """The next reply on this connection, past any `100 Continue`. Raises EOFError where there is none."""
     with connection.makefile("rb") as reader:
-        return _read(reader)
+        while (reply := _read(reader)).status == 100:
+            pass
+        return reply
 
 
 def _read(reader: BinaryIO) -> RawReply:

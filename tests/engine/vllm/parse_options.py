@@ -1,7 +1,7 @@
 """Parses command lines with the `vllm` command's own parser: those of the JSON list on standard input.
 
 Run with a vLLM environment's Python, whose import of vLLM takes seconds: hence all at once. Prints a list, of
-each command line either {"options": …}, values that are not JSON as strings, or {"error": …}, vLLM's last words.
+each command line either {"options": …}, values that are not JSON as strings, or {"error": …}, its last words.
 """
 
 import contextlib
