@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 
 MICROS = 1e6
 
@@ -11,16 +11,16 @@ MICROS = 1e6
 class Comparison:
     """One system beside the base. CPU in microseconds per unit; ratios have no unit.
 
-    `ratio` is the ratio of the medians; `lowest` and `highest` are the extremes of the ratios of single
-    repetitions, in which both systems ran within seconds of each other.
+    `ratio` is the ratio of the medians; `low` and `high` are quartiles of the ratios of single repetitions,
+    in each of which both systems ran within seconds of each other.
     """
 
     median: float
     fastest: float
     slowest: float
     ratio: float
-    lowest: float
-    highest: float
+    low: float
+    high: float
 
 
 def cpu_per_unit(before: float, after: float, units: int) -> float:
@@ -33,11 +33,13 @@ def cpu_per_unit(before: float, after: float, units: int) -> float:
 def compare(values: Sequence[float], base: Sequence[float]) -> Comparison:
     """`values` beside `base`, repetition by repetition. Raises ValueError where their numbers differ."""
     paired = [value / other for value, other in zip(values, base, strict=True)]
+    # One repetition has no quartiles: its ratio is both.
+    low, _, high = quantiles(paired * (2 if len(paired) == 1 else 1), method="inclusive")
     return Comparison(
         median=median(values),
         fastest=min(values),
         slowest=max(values),
         ratio=median(values) / median(base),
-        lowest=min(paired),
-        highest=max(paired),
+        low=low,
+        high=high,
     )

@@ -81,7 +81,7 @@ class Report:
 def _cell(found: Comparison, *, with_ratio: bool) -> str:
     if not with_ratio:
         return f"{found.median:.1f}"
-    return f"{found.median:.1f}, {found.ratio:.2f}x ({found.lowest:.2f}-{found.highest:.2f})"
+    return f"{found.median:.1f}, {found.ratio:.2f}x ({found.low:.2f}-{found.high:.2f})"
 
 
 def facts() -> Mapping[str, object]:
@@ -101,7 +101,8 @@ def facts() -> Mapping[str, object]:
 def _conditions(found: Mapping[str, object]) -> str:
     return (
         f"Measured on {found['date']} at commit {found['commit']}: {found['cores']} cores of {found['cpu']}, "
-        f"Python {found['python']}. Medians; in parentheses the extremes of the ratios of single repetitions."
+        f"Python {found['python']}. Medians and their ratio; in parentheses the middle half of the single "
+        "repetitions' ratios."
     )
 
 
