@@ -1,6 +1,7 @@
 """The data path: the engine's bytes to the client, unchanged and as they come."""
 
 import asyncio
+import contextlib
 import math
 import time
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from gateway.usage import Usage, find_finish_reason, find_usage
 # A reply up to this size is sent only when it is whole, so that one that breaks off is still a clean error.
 WHOLE_REPLY_BYTES = 1024 * 1024
 ERROR_REPLY_BYTES = 64 * 1024
+LINGER_SECONDS = 0.5
 _EVENT_STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -145,7 +147,7 @@ async def _relay_events(
     exchange: Exchange, events: EventStream, reply: EngineReply, answer: Answer, patience: Patience
 ) -> None:
     try:
-        while events.error is None and (chunk := await reply.read()):
+        while not events.over and (chunk := await reply.read()):
             patience.renew()
             out = events.feed(chunk)
             if not out:
@@ -162,7 +164,16 @@ async def _relay_events(
         raise engine_errors.from_error(events.error, 500)
     if not events.finished:
         raise EngineFailed("The engine ended its reply too early.")
+    await _await_end(reply)
     await answer.write(b"", more=False)
+
+
+async def _await_end(reply: EngineReply) -> None:
+    """After `[DONE]`: a reply that ends as it should leaves its connection for the next request."""
+    with contextlib.suppress(TimeoutError, EngineFailed):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while await reply.read():
+                pass
 
 
 async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, patience: Patience) -> None:

@@ -36,6 +36,11 @@ class EventStream:
         self.finished = False
         self.error: Any = None
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can follow: the end was announced, or an error."""
+        return self.finished or self.error is not None
+
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that go to the client now; empty while an event is incomplete. Raises EventTooLarge."""
         if self._pending:

@@ -377,3 +377,11 @@ async def test_a_cancelled_request_closes_the_reply_and_gives_its_place_back() -
     with pytest.raises(asyncio.CancelledError):
         await task
     assert reply.closed == 1
+
+
+def test_after_the_announced_end_nothing_is_awaited_or_added() -> None:
+    for rest in (LIMITS.idle * 2, EngineFailed("broke off")):
+        done = run(ride(events(STREAM, rest), timeouts=LIMITS))
+        assert done.error is None
+        assert done.client.body == STREAM
+        assert done.exchange.refused_by is None
