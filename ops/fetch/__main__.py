@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HUGGING_FACE = "https://huggingface.co"
 MODELSCOPE = "https://www.modelscope.cn"
 INTERRUPTED = 130
+_ENDPOINTS = ("HF_ENDPOINT", "MODELSCOPE_ENDPOINT")
 # Read by the libraries at import: no bars (progress is ours), no calls home, one stream for each file.
 _LIBRARY_SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -50,6 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for name, value in _LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
+    for name in _ENDPOINTS:
+        # Compose passes what .env leaves out as empty, which the libraries take for an address.
+        if not os.environ.get(name):
+            os.environ.pop(name, None)
     try:
         manifest = _run(os.environ, check=options.check, verify=options.verify)
     except OpsError as error:

@@ -266,6 +266,44 @@ def test_logs_and_down_go_to_compose(checkout: Checkout, terminal: Terminal) -> 
     assert terminal.run("logs")[0] == terminal.run("down")[0] == 1
 
 
+def test_model_goes_to_the_container_or_to_a_directory(checkout: Checkout, terminal: Terminal) -> None:
+    commands = checkout.commands
+    commands.on_json("docker compose --profile model config", {"services": {"model": {"image": "m:1"}}})
+    commands.on("docker image inspect")
+    commands.on("docker compose --profile model run")
+    assert terminal.run("model", "--verify")[0] == 0
+    assert commands.ran("docker compose --profile model run")[0][-1] == "--verify"
+    commands.on(sys.executable)
+    assert terminal.run("model", "--host-dir", str(checkout.root / "models"))[0] == 0
+    assert commands.environs[-1]["MODEL_DIR"] == str(checkout.root / "models")
+
+
+def test_up_takes_its_options(checkout: Checkout, terminal: Terminal) -> None:
+    commands = checkout.commands
+    commands.on_json(
+        "docker compose config", {"services": {"vllm": {"image": "s:1", "build": {"context": "."}}}}
+    )
+    for command in ("docker ps", "ss", "docker compose build", "docker compose up"):
+        commands.on(command)
+    code, out, _ = terminal.run("up", "--build", "--no-wait")
+    assert (code, out.splitlines()[-1]) == (0, "starting the stack")
+    assert commands.ran("docker compose build")
+
+
+def test_help_of_the_demo_is_its_own(terminal: Terminal) -> None:
+    code, out, _ = terminal.run("demo", "--help")
+    assert code == 0
+    assert "--port" in out
+
+
+def test_python_m_ops_is_this_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ops", "nope"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
 def test_the_command_line_starts_in_half_a_second_of_work() -> None:
     """In processor time, which other processes on the machine do not stretch."""
     code = "import time, ops.cli; print(time.process_time())"

@@ -2,11 +2,13 @@
 
 import ast
 import dataclasses
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,9 +19,11 @@ import pytest
 from ops.errors import OpsError
 from ops.fetch import download
 from ops.fetch.download import fetch_model
+from ops.fetch.listing import Listing, RemoteFile
 from ops.fetch.manifest import Manifest, Origin
 from ops.fetch.modelscope import ModelScopeSource
 from ops.fetch.place import Place, model_name, origin_of, present_model
+from ops.fetch.progress import GIB, MIB, Progress, progress_text
 from ops.fetch.sources import HubSource, LocalSource, Source
 from tests.capabilities import ROOT
 from tests.unit.ops.model_hubs import (
@@ -388,6 +392,72 @@ def write_profile(directory: Path) -> Path:
     return profile
 
 
+def test_modelscope_that_cannot_be_reached_is_said_so(place: Place) -> None:
+    error = refusal(ModelScopeSource(REPO, "master", "http://127.0.0.1:9"), place)
+    assert "cannot be reached" in error.message
+    assert "MODEL_SOURCE=hub" in error.fix
+
+
+def test_modelscope_content_that_is_not_what_it_lists_is_refused(
+    modelscope: tuple[HubState, str], place: Place
+) -> None:
+    modelscope[0].serve_instead["config.json"] = b"{}"
+    error = refusal(ModelScopeSource(REPO, "master", modelscope[1]), place)
+    assert "other bytes than it lists" in error.message
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "fix"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "disk is full", "goes on where it stopped"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/models/x"),
+            "/models/x cannot be written",
+            "owns",
+        ),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error", "make model"),
+    ],
+)
+def test_a_disk_that_does_not_take_the_model_is_said_so(
+    hub: tuple[HubState, str], place: Place, error: OSError, message: str, fix: str
+) -> None:
+    source = hub_source(hub[1])
+
+    class Failing:
+        def listing(self) -> Listing:
+            return source.listing()
+
+        def fetch(self, file: RemoteFile, listing: Listing, target: Path) -> None:
+            raise error
+
+    found = refusal(Failing(), place)
+    assert message in found.message
+    assert fix in found.fix
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "speed", "text"),
+    [
+        (0, 10 * GIB, 0, "0.0 MiB of 10.0 GiB (0 %), 0.0 MiB/s"),
+        (5 * GIB, 10 * GIB, 64 * MIB, "5.0 GiB of 10.0 GiB (50 %), 64.0 MiB/s, 80 s left"),
+        (1 * GIB, 10 * GIB, 16 * MIB, "1.0 GiB of 10.0 GiB (10 %), 16.0 MiB/s, 10 min left"),
+        (0, 0, 0, "0.0 MiB of 0.0 MiB (100 %), 0.0 MiB/s"),
+    ],
+)
+def test_progress_is_one_line(done: int, total: int, speed: float, text: str) -> None:
+    assert progress_text(done, total, speed) == text
+
+
+def test_progress_is_said_while_files_grow(tmp_path: Path) -> None:
+    said = Said()
+    (tmp_path / "x.incomplete").write_bytes(b"x" * MIB)
+    with Progress(tmp_path, 2 * MIB, said, interval=0.02):
+        deadline = time.monotonic() + 5
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert said[0].startswith("1.0 MiB of 2.0 MiB (50 %)")
+
+
 def run_module(environ: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "ops.fetch", *arguments],
@@ -435,6 +505,57 @@ def test_killed_and_started_again_the_process_goes_on(hub: tuple[HubState, str],
     assert int(asked[0].removeprefix("bytes=").removesuffix("-")) >= LIBRARY_CHUNK
     assert (tmp_path / REPO / SHARD).read_bytes() == state.files[SHARD]
     assert "going on: " in output
+
+
+@pytest.mark.parametrize("source", ["hub", "modelscope"])
+def test_the_process_fetches_from_the_source_that_the_environment_names(tmp_path: Path, source: str) -> None:
+    """As Compose starts it: what .env leaves out is there and empty."""
+    handler = HubHandler if source == "hub" else ModelScopeHandler
+    with serving(handler, HubState()) as url:
+        environ = {
+            "MODEL_PROFILE": str(write_profile(tmp_path)),
+            "MODEL_DIR": str(tmp_path),
+            "MODEL_SOURCE": source,
+            "MODEL_REPO": "",
+            "MODEL_REVISION": "",
+            "HF_ENDPOINT": url if source == "hub" else "",
+            "MODELSCOPE_ENDPOINT": url if source == "modelscope" else "",
+        }
+        output, _ = (process := run_module(environ)).communicate(timeout=50)
+    assert process.returncode == 0, output
+    assert names(tmp_path / REPO) == WANTED
+    assert all(line.startswith("model: ") for line in output.splitlines())
+
+
+def test_the_process_copies_a_local_directory(tmp_path: Path) -> None:
+    environ = {
+        "MODEL_PROFILE": str(write_profile(tmp_path)),
+        "MODEL_DIR": str(tmp_path / "models"),
+        "MODEL_SOURCE": "local",
+        "MODEL_LOCAL_DIR": str(write_model(tmp_path / "disk", tiny_model())),
+    }
+    output, _ = (process := run_module(environ)).communicate(timeout=50)
+    assert process.returncode == 0, output
+    again, _ = run_module(environ, "--check").communicate(timeout=50)
+    assert "is complete" in again
+
+
+def test_an_interrupted_process_says_how_to_go_on(tmp_path: Path) -> None:
+    reached = threading.Event()
+
+    class Silent(HubHandler):
+        def answer_content(self, name: str) -> None:
+            reached.set()
+            time.sleep(3)
+
+    with serving(Silent, HubState()) as url:
+        profile = write_profile(tmp_path)
+        process = run_module({"MODEL_PROFILE": str(profile), "MODEL_DIR": str(tmp_path), "HF_ENDPOINT": url})
+        assert reached.wait(30)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=2.5)
+    assert process.returncode == 130
+    assert output.splitlines()[-1] == "model: stopped. Run `make model` again: it goes on where it stopped."
 
 
 def test_the_check_says_what_is_missing_and_needs_no_network(tmp_path: Path) -> None:
