@@ -36,10 +36,12 @@ class Backend(ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_port}"
 
     def reset(self) -> None:
+        """For the next test. A stream of the last one that still runs keeps what it began with, and ends."""
+        self.finish.set()
         self.seen.clear()
         self.go = threading.Semaphore(0)
-        self.finish.clear()
-        self.left.clear()
+        self.finish = threading.Event()
+        self.left = threading.Event()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -93,10 +95,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/plain" if "plain" in self.path else "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        go, finish, left = self.server.go, self.server.finish, self.server.left
         number = 0
-        while not self.server.finish.is_set():
-            if not self.server.go.acquire(timeout=0.05):
+        while not finish.is_set():
+            if not go.acquire(timeout=0.05):
                 if self._client_left():
+                    left.set()
                     return
                 continue
             self._chunk(f"data: {number}\n\n".encode())
@@ -117,7 +121,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setblocking(True)
         if gone:
             self.close_connection = True
-            self.server.left.set()
         return gone
 
 
