@@ -3,15 +3,30 @@
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 REPO = "Qwen/tiny"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHARD = "model-00001-of-00002.safetensors"
+# huggingface_hub writes whole chunks, so a break costs at most one.
+LIBRARY_CHUNK = 10 * 1024**2
+WANTED = {
+    "LICENSE",
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "merges.txt",
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+}
 
 
 def safetensors(tensors: dict[str, int], fill: bytes = b"\x07") -> bytes:
@@ -47,6 +62,18 @@ def tiny_model() -> dict[str, bytes]:
         "original/consolidated.00.pth": b"pickle",
         "consolidated.safetensors": safetensors({"a": 8}),
     }
+
+
+def write_model(directory: Path, files: Mapping[str, bytes]) -> Path:
+    for name, body in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+    return directory
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} - {"gatehouse-model.json"}
 
 
 @dataclass
