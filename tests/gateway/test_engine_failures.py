@@ -298,7 +298,3 @@ class TestNobodyListens:
         engine.health = 200
         until((200, "ready"))
         assert gateway.metric("gateway_upstream_up") == 1
-        engine.stop_listening()
-        until((503, "unavailable"))
-        engine.start()
-        until((200, "ready"))
