@@ -5,26 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize(
-    ("environ", "says"),
-    [
-        ({"GATEWAY_PROT": "1"}, "gateway: GATEWAY_PROT is not a setting (did you mean GATEWAY_PORT?)."),
-        (
-            {"GATEWAY_ENGINE_PROFILE": "/nowhere/profile.yaml"},
-            "gateway: /nowhere/profile.yaml cannot be read",
-        ),
-    ],
-)
-def test_a_wrong_configuration_is_one_line_and_exit_code_2(environ: dict[str, str], says: str) -> None:
+def test_a_wrong_configuration_is_one_line_and_exit_code_2() -> None:
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
     done = subprocess.run(
         [sys.executable, "-m", "gateway"],
         cwd=ROOT,
-        env={name: v for name, v in os.environ.items() if not name.startswith("GATEWAY_")} | environ,
+        env=outside | {"GATEWAY_PROT": "1"},
         capture_output=True,
         text=True,
         timeout=30,
@@ -32,5 +21,5 @@ def test_a_wrong_configuration_is_one_line_and_exit_code_2(environ: dict[str, st
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith(says)
+    assert done.stderr.startswith("gateway: GATEWAY_PROT is not a setting (did you mean GATEWAY_PORT?).")
     assert done.stderr.count("\n") == 1

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -107,15 +108,29 @@ def test_an_interrupted_install_is_repaired_and_a_finished_one_costs_nothing(pro
     assert subprocess.run([python, "-c", "import pydantic"], check=False).returncode == 0
 
 
-def test_a_changed_lock_installs_again(project: Path) -> None:
-    assert env_sh(project, GROUP).returncode == 0
-    with (project / "uv.lock").open("a") as lock:
+@pytest.fixture
+def quick(project: Path) -> Path:
+    """The project with a uv that installs nothing: for what env.sh decides by itself."""
+    bootstrap = project / "build" / "bootstrap"
+    installed = (bootstrap / ".installed").read_text()
+    bootstrap.unlink()
+    (bootstrap / "bin").mkdir(parents=True)
+    (bootstrap / ".installed").write_text(installed)
+    make_venv = f"mkdir -p .venv/bin && ln -s {sys.executable} .venv/bin/python"
+    stub(bootstrap / "bin", "uv", f'case "$1" in venv) {make_venv} ;; sync) sleep 0.3 ;; esac')
+    return project
+
+
+def test_a_changed_lock_installs_again(quick: Path) -> None:
+    assert env_sh(quick, GROUP).returncode == 0
+    assert env_sh(quick, GROUP).stderr == ""
+    with (quick / "uv.lock").open("a") as lock:
         lock.write("# changed\n")
-    assert "installing the locked dependencies" in env_sh(project, GROUP).stderr
+    assert "installing the locked dependencies" in env_sh(quick, GROUP).stderr
 
 
-def test_two_runs_at_once_do_not_get_in_each_others_way(project: Path) -> None:
-    command = ["/bin/bash", str(project / "scripts" / "env.sh"), GROUP]
+def test_two_runs_at_once_do_not_get_in_each_others_way(quick: Path) -> None:
+    command = ["/bin/bash", str(quick / "scripts" / "env.sh"), GROUP]
     runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [run.communicate(timeout=50)[1] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], said
