@@ -36,8 +36,7 @@ class Site:
             raise OpsError("There is no .env yet.", "Run `make setup`.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise OpsError(f".env cannot be read: {error}.", "Correct the file or its permissions.") from None
-        values = envfile.parse(text, self.environ)
-        return {**values, **{name: self.environ[name] for name in values if name in self.environ}}
+        return {**envfile.parse(text, self.environ), **self.environ}
 
     def profile(self, variables: Mapping[str, str]) -> Path:
         """The engine profile that GATEHOUSE_PROFILE names. Raises OpsError with the names there are."""

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,14 @@ def test_a_missing_example_is_named(checkout: Checkout) -> None:
     (checkout.root / ".env.example").unlink()
     with pytest.raises(OpsError, match=r"\.env\.example"):
         setup(checkout.site, Choice())
+
+
+def test_a_variable_of_the_shell_counts_as_compose_counts_it_whether_dotenv_names_it_or_not(
+    checkout: Checkout,
+) -> None:
+    setup(checkout.site, Choice(profile="single-3090-awq"))
+    shell = {"GATEHOUSE_PROFILE": "dual-3090-bf16", "MODEL_SOURCE": "local"}
+    variables = replace(checkout.site, environ=shell).variables()
+    assert variables["GATEHOUSE_PROFILE"] == "dual-3090-bf16"
+    assert variables["MODEL_SOURCE"] == "local"
+    assert variables["COMPOSE_FILE"].startswith("compose.yaml")
