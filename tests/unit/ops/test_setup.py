@@ -195,7 +195,8 @@ def test_a_missing_example_is_named(checkout: Checkout) -> None:
 def test_a_variable_of_the_shell_counts_as_compose_counts_it_whether_dotenv_names_it_or_not(
     checkout: Checkout,
 ) -> None:
-    setup(checkout.site, Choice(profile="single-3090-awq"))
+    checkout.commands.on("nvidia-smi", out=ONE_3090)
+    setup(checkout.site, Choice())
     shell = {"GATEHOUSE_PROFILE": "dual-3090-bf16", "MODEL_SOURCE": "local"}
     variables = replace(checkout.site, environ=shell).variables()
     assert variables["GATEHOUSE_PROFILE"] == "dual-3090-bf16"
