@@ -147,8 +147,9 @@ class GatewayProcess:
             time.sleep(0.02)
 
     def log_lines(self) -> list[dict[str, Any]]:
-        """Everything on standard output: every line is a JSON object."""
-        return [json.loads(line) for line in self._out.read_bytes().splitlines()]
+        """Every whole line on standard output: each is a JSON object."""
+        whole, _, _ = self._out.read_bytes().rpartition(b"\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def output(self) -> bytes:
         """Both outputs, as they are."""

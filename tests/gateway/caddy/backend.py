@@ -91,11 +91,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _stream(self) -> None:
+        # Before the client has anything: a test may be over once it has the head, and the next one's begin.
+        go, finish, left = self.server.go, self.server.finish, self.server.left
         self.send_response(200)
         self.send_header("Content-Type", "text/plain" if "plain" in self.path else "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        go, finish, left = self.server.go, self.server.finish, self.server.left
         number = 0
         while not finish.is_set():
             if not go.acquire(timeout=0.05):
