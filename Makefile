@@ -32,7 +32,7 @@ test: ## install what the tests need, run all that this machine can, say what wa
 
 test-fast: ## unit and gateway tests only, in under a minute
 	@scripts/env.sh dev
-	@$(PYTHON_BIN) -m pytest -n 2 --dist loadfile tests/unit tests/gateway $(ARGS)
+	@$(PYTHON_BIN) -m pytest -n 3 --dist worksteal tests/unit tests/gateway $(ARGS)
 
 lint: ## check code, types, shell, Dockerfiles, YAML, compose files and generated dashboards
 	@scripts/env.sh dev
