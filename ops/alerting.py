@@ -91,14 +91,14 @@ def _value(env: Mapping[str, str], name: str) -> str:
 
 def _printable(name: str, value: str) -> str:
     if not value.isprintable():
-        raise OpsError(f"{name} holds a character that cannot be printed", "write it anew, on one line")
+        raise OpsError(f"{name} holds a character that cannot be printed.", "Write it anew, on one line.")
     return value
 
 
 def _webhook(url: str) -> Given:
     problem = OpsError(
-        "ALERT_WEBHOOK_URL is not an http:// or https:// address",
-        "give the whole address, such as https://chat.example.com/hooks/abc, or leave it empty",
+        "ALERT_WEBHOOK_URL is not an http:// or https:// address.",
+        "Give the whole address, such as https://chat.example.com/hooks/abc, or leave it empty.",
     )
     try:
         parts = urlsplit(url)
@@ -113,8 +113,8 @@ def _webhook(url: str) -> Given:
 def _email(env: Mapping[str, str]) -> dict[str, Any]:
     if missing := [name for name in EMAIL_NEEDS if not _value(env, name)]:
         raise OpsError(
-            f"{missing[0]} is not set, but other variables for e-mail alerts are",
-            f"set {', '.join(EMAIL_NEEDS)} together, or none of the ALERT_EMAIL_* and ALERT_SMTP_* variables",
+            f"{missing[0]} is not set, but other variables for e-mail alerts are.",
+            f"Set {', '.join(EMAIL_NEEDS)} together, or none of ALERT_EMAIL_* and ALERT_SMTP_*.",
         )
     tls = _tls(env)
     return {
@@ -135,7 +135,7 @@ def _addresses(name: str, env: Mapping[str, str]) -> Given:
 def _address(name: str, value: str) -> Given:
     if not EMAIL.fullmatch(value):
         raise OpsError(
-            f"{name} is not an e-mail address: {value!r}", "write it as name@example.com, without a name"
+            f"{name} is not an e-mail address: {value!r}.", "Write it as name@example.com, without a name."
         )
     return Given(value)
 
@@ -145,8 +145,8 @@ def _smarthost(value: str) -> Given:
     port = int(match["port"] or SUBMISSION_PORT) if match else 0
     if match is None or not 0 < port <= MAX_PORT:
         raise OpsError(
-            f"ALERT_SMTP_HOST is not HOST or HOST:PORT: {value!r}",
-            f"write it as smtp.example.com:{SUBMISSION_PORT}, without smtp://",
+            f"ALERT_SMTP_HOST is not HOST or HOST:PORT: {value!r}.",
+            f"Write it as smtp.example.com:{SUBMISSION_PORT}, without smtp://.",
         )
     return Given(f"{match['host']}:{port}")
 
@@ -155,7 +155,7 @@ def _tls(env: Mapping[str, str]) -> bool:
     value = _value(env, "ALERT_SMTP_TLS") or "required"
     if value not in {"required", "off"}:
         raise OpsError(
-            f"ALERT_SMTP_TLS is neither required nor off: {value!r}", "leave it empty for required"
+            f"ALERT_SMTP_TLS is neither required nor off: {value!r}.", "Leave it empty for required."
         )
     return value == "required"
 
@@ -169,11 +169,11 @@ def _login(env: Mapping[str, str], *, tls: bool) -> dict[str, Given]:
     if not user or not password:
         missing = "ALERT_SMTP_PASSWORD" if user else "ALERT_SMTP_USER"
         raise OpsError(
-            f"{missing} is not set, but its counterpart is",
-            "set both, or neither for a server that asks for no login",
+            f"{missing} is not set, but its counterpart is.",
+            "Set both, or neither for a server that asks for no login.",
         )
     if not tls:
         raise OpsError(
-            "ALERT_SMTP_TLS=off would send ALERT_SMTP_PASSWORD in clear text", "leave ALERT_SMTP_TLS empty"
+            "ALERT_SMTP_TLS=off would send ALERT_SMTP_PASSWORD in clear text.", "Leave ALERT_SMTP_TLS empty."
         )
     return {"auth_username": Given(user), "auth_password": Given(password)}

@@ -74,7 +74,7 @@ class Child:
         if code is not None:
             lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
             raise OpsError(
-                f"the {self.name} stopped by itself (exit code {code})",
+                f"The {self.name} stopped by itself (exit code {code}).",
                 "\n  ".join(["Its log ends:", *lines]),
             )
 
@@ -126,7 +126,7 @@ class Demo:
             self.check()
             if time.monotonic() > deadline:
                 raise OpsError(
-                    f"the {child.name} is not up after {START_SECONDS:.0f} s",
+                    f"The {child.name} is not up after {START_SECONDS:.0f} s.",
                     "Is the machine busy? Try again.",
                 )
             time.sleep(POLL_SECONDS)
@@ -251,7 +251,7 @@ def create_key(admin_port: int, token: str) -> str:
             )
             reply.raise_for_status()
     except httpx2.HTTPError as error:
-        raise OpsError("the gateway made no key", str(error)) from error
+        raise OpsError("The gateway made no key:", str(error)) from error
     key: str = reply.json()["key"]
     return key
 
@@ -269,7 +269,7 @@ def answer(base_url: str, key: str) -> Iterator[str]:
                 for chunk in stream:
                     yield from (choice.delta.content or "" for choice in chunk.choices)
     except openai.OpenAIError as error:
-        raise OpsError("the gateway gave no answer", str(error)) from error
+        raise OpsError("The gateway gave no answer:", str(error)) from error
 
 
 def introduction(base_url: str, key: str) -> str:

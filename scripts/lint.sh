@@ -54,13 +54,10 @@ tracked '*.yaml' '*.yml'
 step "yamllint" yamllint --strict "${files[@]}"
 
 tracked 'compose*.yaml'
-if [ ${#files[@]} -gt 0 ]; then
-    step "compose schema" schema_of_compose_files "${files[@]}"
-    step "compose-lint" compose-lint check --fail-on low --strict-config --no-env compose.yaml
-fi
+step "compose schema" schema_of_compose_files "${files[@]}"
+step "compose-lint" compose-lint check --fail-on low --strict-config --no-env compose.yaml
 
-if [ -f grafana/generate.py ]; then
-    step "dashboards match their generator" python -m grafana.generate --check
-fi
+step "dashboards match their generator" python -m grafana.generate --check
+step "rules match their thresholds" python -m prometheus.generate --check
 
 exit "$failed"

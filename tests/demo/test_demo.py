@@ -177,7 +177,7 @@ def test_a_part_that_dies_is_named_and_the_rest_goes_too(
 ) -> None:
     demo = start_demo()
     os.kill(demo.child(command), signal.SIGKILL)
-    assert f"the {name} stopped by itself (exit code -9)" in demo.end()
+    assert f"The {name} stopped by itself (exit code -9)" in demo.end()
     assert demo.process.returncode != 0
     demo.assert_nothing_is_left()
 

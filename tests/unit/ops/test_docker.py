@@ -67,9 +67,7 @@ def failed(daemon: str) -> Result:
             "VLLM_VERSION",
         ),
         (
-            failed(
-                'Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io: no such host'
-            ),
+            failed('Get "https://registry.example/v2/": dial tcp: lookup registry.example: no such host'),
             "cannot be reached",
             "docker load",
         ),
