@@ -7,6 +7,7 @@
     │   ├── RequestTimeout              408 request_timeout
     │   ├── BodyTooLarge                413 body_too_large
     │   ├── UnsupportedEncoding         415 unsupported_encoding
+    │   ├── InvalidHTTP                 400 invalid_http
     │   ├── InvalidJSON                 400 invalid_json
     │   ├── BodyNotObject               400 body_not_object
     │   ├── MissingModel                400 missing_model
@@ -82,6 +83,10 @@ class BodyTooLarge(InvalidRequest):
 
 class UnsupportedEncoding(InvalidRequest):
     status, code = 415, "unsupported_encoding"
+
+
+class InvalidHTTP(InvalidRequest):
+    code = "invalid_http"
 
 
 class InvalidJSON(InvalidRequest):

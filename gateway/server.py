@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.accesslog import AccessLog
 from gateway.app import create_app
+from gateway.protocol import Protocol
 from gateway.settings import LOOPBACK, Configuration, ConfigurationError
 from gateway.store import SqlKeyStore, StoreError
 from gateway.upstreams import AiohttpTransport
@@ -112,7 +113,7 @@ def _server(app: ASGIApp, drain_seconds: int) -> Server:
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

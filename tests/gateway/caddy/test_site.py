@@ -207,3 +207,24 @@ def test_old_tls_is_refused(site: Caddy) -> None:
     with socket.create_connection(("127.0.0.1", site.https)) as plain:
         with pytest.raises(ssl.SSLError):
             context.wrap_socket(plain, server_hostname="localhost")
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "anything"])
+def test_the_gateway_is_never_asked_for_another_protocol(
+    site: Caddy, gateway: Backend, protocol: str
+) -> None:
+    head = get("/v1/models").replace(b"close", f"close, Upgrade\r\nUpgrade: {protocol}".encode())
+    assert site.raw(head).startswith(b"HTTP/1.1 200 ")
+    (request,) = gateway.seen
+    assert "Upgrade" not in request.headers
+    assert "upgrade" not in request.headers.get("Connection", "").lower()
+
+
+@pytest.mark.parametrize("filler", [b"/" + b"a" * 60_000, b"/v1/" + b"a" * 60_000])
+def test_a_head_that_would_fill_the_log_is_refused_and_not_logged(
+    site: Caddy, gateway: Backend, filler: bytes
+) -> None:
+    before = len(site.output.read_bytes())
+    assert site.raw(get(filler.decode())).startswith(b"HTTP/1.1 431 ")
+    assert not gateway.seen
+    assert len(site.output.read_bytes()) - before < 10_000

@@ -94,3 +94,21 @@ def test_a_silence_before_the_first_byte_is_no_error(client: httpx2.Client, gate
         assert next(response.iter_raw()) == b"data: 0\n\n"
         gateway.finish.set()
     late.join()
+
+
+def test_a_body_that_does_not_come_has_an_end_and_a_stream_that_is_longer_has_not(
+    gateway: Backend, tmp_path: Path
+) -> None:
+    env = site_environment(gateway.address, gateway.address, GATEWAY_BODY_TIMEOUT="0.1")
+    with running_caddy("Caddyfile", env, tmp_path, health_port=int(env["CADDY_METRICS_PORT"])) as site:
+        with site.client() as client, client.stream("POST", "/v1/stream", content=b"{}") as response:
+            started = time.monotonic()
+            head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+            assert site.raw(head).startswith(b"HTTP/1.1 404 ")
+            assert 1 < time.monotonic() - started < 10
+            chunks = response.iter_raw()
+            for number in range(3):
+                gateway.go.release()
+                assert next(chunks) == f"data: {number}\n\n".encode()
+            gateway.finish.set()
+            assert list(chunks) == []

@@ -1,0 +1,129 @@
+"""HTTP/1.1 on the wire: uvicorn's protocol, without what would let one request pass for another, and with an
+end to what a client leaves unfinished.
+"""
+
+import asyncio
+import secrets
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.errors import InvalidHTTP
+
+# More than the proxy in front lets through: it matters to those who reach the gateway itself.
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class RequestRefused(Exception):
+    """Makes the parser stop: the rest of what arrived is not looked at."""
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection.
+
+    Refused, because the parser and a proxy in front would not agree on where the next request begins:
+    `Upgrade` and `CONNECT`, whose body the parser takes for another protocol. A request that comes before the
+    last one is answered ends the connection: to keep it waiting, reading would have to stop, and so would
+    noticing that the client has left. Trailers are dropped: they would join the headers, unseen by the proxy.
+
+    `head_seconds`: for a head to arrive, and for the rest of a body that was answered before its end.
+    `stalled_seconds`: for a client to take something of what was sent to it.
+    """
+
+    head_seconds: ClassVar[float] = 10.0
+    stalled_seconds: ClassVar[float] = 60.0
+
+    _in_head = True
+    _head_bytes = 0
+    _whole = False
+    _answering = False
+    _unfinished: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # like its base
+        super().connection_made(transport)
+        # A proxy may open a connection before it has a request for it.
+        self._unfinished = self.loop.call_later(self.timeout_keep_alive, self._drop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._unfinished)
+        _cancel(self._stalled)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.stalled_seconds, self._drop)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stalled)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response(f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        if self._answering:
+            raise RequestRefused
+        super().on_message_begin()
+        self._in_head, self._head_bytes, self._whole = True, 0, False
+        self._allow_head_seconds()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            raise RequestRefused
+        self._in_head = False
+        _cancel(self._unfinished)
+        super().on_headers_complete()
+        self._answering = True
+
+    def on_message_complete(self) -> None:
+        self._whole = True
+        _cancel(self._unfinished)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._answering = False
+        super().on_response_complete()
+        if not self._whole:
+            self._allow_head_seconds()
+
+    def send_400_response(self, msg: str) -> None:
+        """Says so and closes; once an answer has begun there is no place to say it."""
+        if self._answering and self.cycle.response_started:
+            self._drop()
+        if self.transport.is_closing():
+            return
+        body = InvalidHTTP(msg).body()
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            f"x-request-id: req-{secrets.token_hex(16)}\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        self._mute()
+        self.transport.close()
+
+    def _allow_head_seconds(self) -> None:
+        _cancel(self._unfinished)
+        self._unfinished = self.loop.call_later(self.head_seconds, self._drop)
+
+    def _drop(self) -> None:
+        self._mute()
+        self.transport.abort()
+
+    def _mute(self) -> None:
+        """Lets nothing more be written, whatever the application still sends."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
