@@ -19,7 +19,7 @@ from gateway.errors import (
     MissingModel,
     ModelNotFound,
 )
-from gateway.policy import Allowed, Rules, decide, parse
+from gateway.policy import MAX_CONTAINERS, Allowed, Rules, decide, parse
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 COMPLETIONS = ENDPOINTS["/v1/completions"]
@@ -187,6 +187,19 @@ def test_any_bytes_are_allowed_or_refused(raw: bytes) -> None:
 def test_json_that_two_readers_could_read_differently_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidJSON):
         parse(raw)
+
+
+def test_the_cost_of_a_body_is_bounded_by_its_objects_and_lists() -> None:
+    most = MAX_CONTAINERS - 2  # the body and the list around them
+    parse(b'{"a": [' + b",".join([b"[]"] * most) + b"]}")
+    for one in (b"[]", b"{}"):
+        with pytest.raises(InvalidJSON, match="objects and lists"):
+            parse(b'{"a": [' + b",".join([one] * (most + 1)) + b"]}")
+
+
+@pytest.mark.parametrize("text", ["[{" * MAX_CONTAINERS, '\\"[' * MAX_CONTAINERS, '"[' * MAX_CONTAINERS])
+def test_brackets_in_a_text_are_no_lists(text: str) -> None:
+    assert parse(orjson.dumps({"a": text, "b": text})) == {"a": text, "b": text}
 
 
 @pytest.mark.parametrize("raw", [b"[]", b'"text"', b"1", b"null", b"true", b'[{"model": "served"}]'])
