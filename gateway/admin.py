@@ -5,12 +5,13 @@ import secrets
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from gateway.errors import AuthenticationFailed, GatewayError, InvalidRequest, PathNotFound, StoreUnavailable
@@ -69,16 +70,31 @@ class KeyList(BaseModel):
     keys: list[KeyView]
 
 
+class TokenFirst:
+    """Asks for the token before anything of a request is read: without it there is no body to hold, no route
+    to find and no schema to see.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode("ascii")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._authorized(Headers(scope=scope).get("authorization", "")):
+            await self._app(scope, receive, send)
+            return
+        refused = AuthenticationFailed("The admin API wants its own token, the file `admin_token`.")
+        await _answer(refused)(scope, receive, send)
+
+    def _authorized(self, header: str) -> bool:
+        scheme, _, given = header.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), self._token)
+
+
 def create_admin_app(directory: KeyDirectory, *, token: str, log: FilteringBoundLogger) -> FastAPI:
-    """The admin application. Every route wants `Authorization: Bearer <admin token>`."""
-
-    def authorized(
-        given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-    ) -> None:
-        if given is None or not hmac.compare_digest(given.credentials.encode(), token.encode()):
-            raise AuthenticationFailed("The admin API wants its own token, the file `admin_token`.")
-
-    app = FastAPI(title="Gatehouse admin", dependencies=[Depends(authorized)], docs_url=None, redoc_url=None)
+    """The admin application. Every request wants `Authorization: Bearer <admin token>`."""
+    app = FastAPI(title="Gatehouse admin", docs_url=None, redoc_url=None)
+    app.add_middleware(TokenFirst, token=token)
     app.add_exception_handler(GatewayError, _as_json)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store_gone)
@@ -115,11 +131,15 @@ def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-async def _as_json(_: Request, error: Exception) -> Response:
-    assert isinstance(error, GatewayError)
+def _answer(error: GatewayError) -> Response:
     headers = {name.decode(): value.decode() for name, value in error.headers}
     headers["x-request-id"] = f"req-{secrets.token_hex(16)}"
     return Response(error.body(), error.status, headers, media_type="application/json")
+
+
+async def _as_json(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    return _answer(error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.identity import REFRESH_SECONDS
-from tests.fakes.asgi import call
+from tests.fakes.asgi import Client, call, scope
 from tests.fakes.inprocess import ADMIN_TOKEN, gateway
 from tests.fakes.loop import run
 
@@ -37,6 +37,16 @@ async def test_without_the_admin_token_nothing_is_told_or_done(
         client = await call(running.apps.admin, method, path, headers, b'{"name": "x"}')
         assert (client.status, client.error["code"]) == (401, "invalid_api_key")
         assert running.store.records == before
+
+
+@pytest.mark.parametrize("path", ["/admin/keys", "/admin/keys/", "/openapi.json", "/docs", "/nowhere"])
+async def test_without_the_admin_token_no_body_is_read_and_no_route_is_told(path: str) -> None:
+    async with gateway() as running:
+        client = Client()  # it never sends its body
+        await asyncio.wait_for(running.apps.admin(scope("POST", path), client.receive, client.send), 1)
+        assert (client.status, client.error["code"]) == (401, "invalid_api_key")
+        assert client.headers["x-request-id"]
+        assert client.headers["www-authenticate"] == "Bearer"
 
 
 async def test_an_api_key_is_no_admin_token() -> None:
