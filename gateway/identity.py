@@ -15,6 +15,8 @@ REFRESH_SECONDS = 1.0
 OVERLAP_SECONDS = 10.0
 
 _HOW = "Send `Authorization: Bearer sk-gh-…`."
+# The same for an id that exists and for one that does not: ids are not to be found out by asking.
+_WRONG = f"There is no such API key. {_HOW}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,11 @@ class KeyDirectory:
                 raise StoreUnavailable(
                     "This key cannot be checked now: the key store does not answer. Try again.", retry_after=5
                 )
-            raise AuthenticationFailed(f"No such API key. {_HOW}")
+            raise AuthenticationFailed(_WRONG)
         if record.pepper_id != self._pepper_id or not hmac.compare_digest(
             record.digest, keys.digest(parsed.secret, self._pepper)
         ):
-            raise AuthenticationFailed(f"Wrong API key. {_HOW}")
+            raise AuthenticationFailed(_WRONG)
         if record.revoked_at is not None:
             raise RevokedKey("This API key was revoked. Ask your operator for a new one.")
         if record.expires_at is not None and record.expires_at <= self._clock():

@@ -101,6 +101,9 @@ async def test_the_right_id_with_another_secret_is_refused(here: Process) -> Non
     with pytest.raises(AuthenticationFailed) as refused:
         here.directory.authenticate(b"Bearer " + forged)
     assert refused.value.code == "invalid_api_key"
+    with pytest.raises(AuthenticationFailed) as unknown:
+        here.directory.authenticate(b"Bearer " + other)
+    assert unknown.value.message == refused.value.message  # or ids could be found out by asking
 
 
 async def test_a_key_made_with_another_pepper_is_refused(
