@@ -11,6 +11,7 @@ from alembic.config import Config
 from alembic.util.exc import CommandError
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 METADATA = sa.MetaData()
 
@@ -90,8 +91,12 @@ class SqlKeyStore:
             raise StoreError(f"the key store {path} cannot be opened") from error
         finally:
             first.dispose()
-        engine = create_async_engine(sa.URL.create("sqlite+aiosqlite", database=str(path)))
+        # `rw`: a file that is gone is a store that is gone, not a reason to begin an empty one.
+        existing = {"uri": "true", "mode": "rw"}
+        url = sa.URL.create("sqlite+aiosqlite", database=path.absolute().as_uri(), query=existing)
+        engine = create_async_engine(url)
         sa.event.listen(engine.sync_engine, "connect", _durable_wal)
+        _leave_replaced_file(engine, path)
         return cls(engine)
 
     async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
@@ -135,6 +140,26 @@ def _durable_wal(connection: DBAPIConnection, _record: object) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _leave_replaced_file(engine: AsyncEngine, path: Path) -> None:
+    """Makes connections that are kept follow the path: one to a deleted file would take keys that no restart
+    finds again.
+    """
+
+    def file() -> tuple[int, int]:
+        found = path.stat()
+        return found.st_dev, found.st_ino
+
+    def remember(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        record.info[path] = file()
+
+    def compare(_: DBAPIConnection, record: ConnectionPoolEntry, __: object) -> None:
+        if record.info[path] != file():
+            raise sa.exc.DisconnectionError
+
+    sa.event.listen(engine.sync_engine, "connect", remember)
+    sa.event.listen(engine.sync_engine, "checkout", compare)
 
 
 def _migrate(connection: sa.Connection) -> None:

@@ -239,3 +239,24 @@ def test_migrations_make_exactly_the_schema_that_the_code_uses(tmp_path: Path) -
         command.upgrade(configured(connection), "head")
         command.check(configured(connection))
     engine.dispose()
+
+
+async def test_a_deleted_file_is_a_store_that_is_gone_and_one_put_back_is_there_again(
+    sqlite: SqlKeyStore, tmp_path: Path
+) -> None:
+    await sqlite.add(record())
+    file, kept = tmp_path / "gateway.db", tmp_path / "kept.db"
+    with sqlite3.connect(file) as here, sqlite3.connect(kept) as there:
+        here.backup(there)
+    here.close()
+    there.close()
+    file.unlink()
+    with pytest.raises(StoreError):
+        await sqlite.changed_since(0.0)
+    with pytest.raises(StoreError):
+        await sqlite.add(record("bbbbbbbbbb"))
+    assert not file.exists()
+    for left in ("gateway.db-wal", "gateway.db-shm"):
+        (tmp_path / left).unlink(missing_ok=True)
+    kept.rename(file)
+    assert list(await sqlite.changed_since(0.0)) == [record()]
