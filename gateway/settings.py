@@ -151,7 +151,6 @@ class EngineProfile(BaseModel):
         BeforeValidator(lambda v: (v,) if isinstance(v, str) else v),
     ]
     max_model_len: int = Field(alias="max-model-len", gt=0)
-    max_num_seqs: int = Field(alias="max-num-seqs", gt=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ FAILED = 1
 INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+AdminUrl = Annotated[str | None, typer.Option("--admin-url", help="A gateway outside Docker: its admin API.")]
+AdminTokenFile = Annotated[Path | None, typer.Option(help="The file with its admin token.")]
 
 
 def build(site: Site, console: Console) -> typer.Typer:
@@ -157,9 +159,41 @@ def _add_model(app: typer.Typer, site: Site) -> None:
 
 def _keys(site: Site, console: Console) -> typer.Typer:
     keys = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
-    url = Annotated[str | None, typer.Option("--admin-url", help="A gateway outside Docker: its admin API.")]
-    token = Annotated[Path | None, typer.Option("--admin-token-file", help="The file with its admin token.")]
+    _add_create(keys, site)
 
+    @keys.command("list")
+    def list_(
+        as_json: Json = False, admin_url: AdminUrl = None, admin_token_file: AdminTokenFile = None
+    ) -> None:
+        """List the keys, without their secrets."""
+        from ops.keys import list_keys
+
+        records = list_keys(_transport(site, admin_url, admin_token_file))
+        if as_json:
+            _print_json({"keys": records})
+        else:
+            _print_keys(console, records)
+
+    @keys.command()
+    def revoke(
+        key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, from the list.")],
+        as_json: Json = False,
+        admin_url: AdminUrl = None,
+        admin_token_file: AdminTokenFile = None,
+    ) -> None:
+        """Revoke a key, for good."""
+        from ops.keys import revoke as revoke_key
+
+        record = revoke_key(_transport(site, admin_url, admin_token_file), key_id)
+        if as_json:
+            _print_json(record)
+        else:
+            site.say(f"revoked {record['id']} ({record['name']})")
+
+    return keys
+
+
+def _add_create(keys: typer.Typer, site: Site) -> None:
     @keys.command()
     def create(
         name: Annotated[str, typer.Option(help="Who or what the key is for.")],
@@ -167,8 +201,8 @@ def _keys(site: Site, console: Console) -> typer.Typer:
         requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Default: .env's.")] = None,
         expires: Annotated[datetime | None, typer.Option(help="In local time; default: never.")] = None,
         as_json: Json = False,
-        admin_url: url = None,
-        admin_token_file: token = None,
+        admin_url: AdminUrl = None,
+        admin_token_file: AdminTokenFile = None,
     ) -> None:
         """Create a key and print it, once, with an environment to paste."""
         from ops.keys import create as create_key
@@ -186,35 +220,6 @@ def _keys(site: Site, console: Console) -> typer.Typer:
             _print_json({**record, "environment": environment})
         else:
             _print_key(site, record, environment)
-
-    @keys.command("list")
-    def list_(as_json: Json = False, admin_url: url = None, admin_token_file: token = None) -> None:
-        """List the keys, without their secrets."""
-        from ops.keys import list_keys
-
-        records = list_keys(_transport(site, admin_url, admin_token_file))
-        if as_json:
-            _print_json({"keys": records})
-        else:
-            _print_keys(console, records)
-
-    @keys.command()
-    def revoke(
-        key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, from the list.")],
-        as_json: Json = False,
-        admin_url: url = None,
-        admin_token_file: token = None,
-    ) -> None:
-        """Revoke a key, for good."""
-        from ops.keys import revoke as revoke_key
-
-        record = revoke_key(_transport(site, admin_url, admin_token_file), key_id)
-        if as_json:
-            _print_json(record)
-        else:
-            site.say(f"revoked {record['id']} ({record['name']})")
-
-    return keys
 
 
 def _add_ca(app: typer.Typer, site: Site, console: Console) -> None:

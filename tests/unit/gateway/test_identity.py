@@ -61,9 +61,9 @@ async def test_a_keys_own_limit_goes_before_the_default(here: Process) -> None:
 
 
 async def test_the_scheme_is_read_in_any_case_and_spaces_are_no_part_of_a_key(here: Process) -> None:
-    header, _ = await here.create()
+    header, record = await here.create()
     for variant in (header.replace(b"Bearer", b"bearer"), header.replace(b" ", b"   "), header + b" "):
-        here.directory.authenticate(variant)
+        assert here.directory.authenticate(variant).key_id == record.id
 
 
 @pytest.mark.parametrize("header", [None, b"", b"Bearer", b"Bearer ", b"Basic abc", b"sk-gh-only"])
@@ -217,7 +217,7 @@ async def test_a_change_that_is_committed_late_is_still_seen(
     await here.directory.refresh()
     store.records[late.id] = late
     await here.directory.refresh()
-    here.directory.authenticate(header)
+    assert here.directory.authenticate(header).key_id == late.id
 
 
 async def test_a_reading_from_before_a_revocation_does_not_undo_it(

@@ -221,10 +221,10 @@ def test_a_profile_may_name_one_model_as_plain_text(load: Load) -> None:
         b"a: 2026-99-99",
         b"",
         b"- list",
-        {"max-model-len": 1, "max-num-seqs": 1},
+        {"max-model-len": 1},
         PROFILE | {"served-model-name": []},
         PROFILE | {"max-model-len": 0},
-        PROFILE | {"max-num-seqs": "many"},
+        PROFILE | {"max-model-len": "long"},
     ],
 )
 def test_a_broken_profile_is_refused_with_the_files_name(load: Load, profile: object) -> None:
