@@ -2,10 +2,12 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gateway.errors import GatewayError, Retryable
 from gateway.settings import ENV_PREFIX, Settings
 from tests.capabilities import ROOT
 
@@ -16,6 +18,7 @@ DOCUMENTS = [
 TARGET = re.compile(r"^(?P<name>[a-z][a-z-]*):(?:.*## (?P<meaning>\S.*))?", flags=re.MULTILINE)
 NAMED = re.compile(r"(?:^|[`\s(])make ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)*)", flags=re.MULTILINE)
 CODE = re.compile(r"```(?:sh|bash|console)?\n(.*?)```|`([^`\n]+)`", flags=re.DOTALL)
+SERVED = re.compile(r"^served-model-name: (\S+)", flags=re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
 # Addresses, ports and paths inside the container: compose publishes and mounts what fits their defaults, and
@@ -83,3 +86,34 @@ def test_every_setting_can_be_set_from_the_example_unless_it_is_the_containers_o
     example = (ROOT / ".env.example").read_text()
     settable = {variable for variable in variables() if re.search(rf"\b{variable}=", example)}
     assert set(variables()) - settable == SET_BY_THE_STACK
+
+
+def test_the_api_page_asks_for_a_model_that_a_profile_serves() -> None:
+    asked = set(re.findall(r'model="([^"]+)"', (ROOT / "docs/api.md").read_text()))
+    profiles = (ROOT / "vllm" / "profiles").glob("*.yaml")
+    served = {name for path in profiles for name in SERVED.findall(path.read_text())}
+    assert asked
+    assert asked <= served
+
+
+def test_the_api_page_lists_every_error_code_under_its_status() -> None:
+    rows = re.findall(r"^\| (\d{3}) \| ([^|]+) \|", (ROOT / "docs/api.md").read_text(), flags=re.MULTILINE)
+    listed = {(int(status), code) for status, codes in rows for code in re.findall(r"`([a-z_]+)`", codes)}
+    assert listed == {(error.status, error.code) for error in all_errors(GatewayError)}
+
+
+def test_the_settings_page_tells_each_default() -> None:
+    table = dict(
+        re.findall(r"^\| `(\w+)` \| ([^|]*) \|", (ROOT / "docs/settings.md").read_text(), flags=re.MULTILINE)
+    )
+    for name, setting in Settings.model_fields.items():
+        default = "" if setting.default in (None, ()) else f"`{setting.default}`"
+        assert table[ENV_PREFIX + name.upper()].strip() == default, name
+
+
+def all_errors(base: type[GatewayError]) -> Iterator[type[GatewayError]]:
+    """The classes of the tree that are raised: the base's code is the fault's own."""
+    if base is not Retryable:
+        yield base
+    for child in base.__subclasses__():
+        yield from all_errors(child)
