@@ -200,9 +200,10 @@ def _long(subject: Subject, *, stream: bool) -> dict[str, object]:
 
 
 def _stops_early(subject: Subject, tokens_before: float) -> None:
-    deadline = time.monotonic() + 1.0
+    # Not how soon, on a busy machine, but that it stops before it is done.
+    deadline = time.monotonic() + 10.0
     while subject.engine.requests_running():
-        assert time.monotonic() < deadline, "the engine still works, a second after its client left"
+        assert time.monotonic() < deadline, "the engine still works, long after its client left"
         time.sleep(0.02)
     tokens = subject.engine.completion_tokens()
     assert tokens - tokens_before < subject.output_cap
