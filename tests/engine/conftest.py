@@ -14,7 +14,7 @@ pytest.register_assert_rewrite("tests.contract.developer", "tests.contract.refus
 VERSIONS = ("0.32.0", "0.16.0")
 MODEL = "tiny-qwen2"
 MAX_MODEL_LEN = 2048
-OUTPUT_CAP = 1800
+OUTPUT_CAP = 600
 ENGINE_KEY = "real-engine-key-5b0f8c21e97d46a3"
 IDLE_SECONDS = 3.0
 

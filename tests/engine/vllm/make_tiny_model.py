@@ -24,7 +24,7 @@ from tokenizers import (  # type: ignore[import-not-found]
 VOCABULARY = 2048
 # So many layers that a token takes milliseconds: an engine that is much faster than any real one keeps its
 # API server too busy to notice that a client has left.
-LAYERS, HIDDEN, HEADS, KV_HEADS, INNER, POSITIONS = 12, 128, 4, 2, 256, 4096
+LAYERS, HIDDEN, HEADS, KV_HEADS, INNER, POSITIONS = 36, 128, 4, 2, 256, 4096
 # Logit offset of the end token: 0 is as likely as any word.
 END_BIAS = 1.0
 # What the constant channel grows to after the last norm, measured with the sizes above.
