@@ -158,14 +158,15 @@ class TestDeath:
             rest = b"".join(chunks)
         last = rest.split(b"\n\n")[-2]
         assert last.startswith(b'data: {"error":{')
-        assert b'"engine_error"' in last
+        # An engine that takes longer to notice than the gateway waits is a timeout.
+        assert b'"engine_error"' in last or b'"engine_timeout"' in last
         assert b"EngineCore" not in rest
         assert DONE not in rest
         assert vllm.exit_code(20) == 0, "on-failure would restart it after all"
         reply = ask(subject)
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_unavailable")
         assert int(reply.headers["retry-after"]) >= 1
-        deadline = time.monotonic() + 6
+        deadline = time.monotonic() + 15
         while httpx2.get(f"{subject.gateway.url}/readyz").status_code == 200:
             assert time.monotonic() < deadline, "the gateway is ready without an engine"
             time.sleep(0.1)
