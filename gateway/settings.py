@@ -204,6 +204,10 @@ def read_secret(directory: Path, name: str) -> str:
     path = directory / name
     try:
         value = path.read_text(encoding="ascii").strip()
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"secret {path} cannot be read ({error.strerror}). Make it readable: chmod 444 secrets/{name}"
+        ) from None
     except OSError as error:
         raise ConfigurationError(
             f"secret {path} cannot be read ({error.strerror}). `make setup` writes it."

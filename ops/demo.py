@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -272,7 +273,7 @@ def answer(base_url: str, key: str) -> Iterator[str]:
         raise OpsError("The gateway gave no answer:", str(error)) from error
 
 
-def introduction(base_url: str, key: str) -> str:
+def introduction(base_url: str, key: str, python: str = sys.executable) -> str:
     """How to use what runs, to be pasted into another terminal."""
     return f"""
 Gatehouse runs on this machine only, in front of a stand-in engine: the words are made up, all else is real.
@@ -289,7 +290,7 @@ curl -N {base_url}/chat/completions \\
 
 With the official Python SDK:
 
-{sys.executable} - <<'EOF'
+{shlex.quote(python)} - <<'EOF'
 from openai import OpenAI
 
 client = OpenAI(

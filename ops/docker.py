@@ -63,6 +63,11 @@ _MEANINGS = (
         "Wait, or run `docker login`.",
     ),
     (
+        r"container \w+ is restarting",
+        "The service ends and is started again, over and over.",
+        "Read why: make logs",
+    ),
+    (
         r"no such host|i/o timeout|connection refused|network is unreachable|tls handshake|x509|exceeded",
         "The registry cannot be reached.",
         "Check the network and Docker's proxy settings, or load the image from a file: docker load -i FILE",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ops.demo import introduction
 from tests.capabilities import ROOT
 
 READY = "Ctrl-C stops it"
@@ -133,6 +134,16 @@ def paste(text: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_snippet_works_where_the_path_has_a_space(tmp_path: Path) -> None:
+    python = tmp_path / "my clones" / "python"
+    python.parent.mkdir()
+    python.symlink_to("/bin/cat")
+    text = introduction("http://127.0.0.1:1/v1", "sk-gh-x", str(python))
+    found = re.search(r"^\S.* - <<'EOF'$.*?^EOF$", text, re.MULTILINE | re.DOTALL)
+    assert found
+    assert paste(found[0]).startswith("from openai import OpenAI")
 
 
 @pytest.mark.requires("curl")

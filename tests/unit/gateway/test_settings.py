@@ -192,6 +192,20 @@ def test_a_secret_file_that_is_not_there_is_named_with_the_fix(secrets_dir: Path
     assert "make setup" in message
 
 
+def test_a_secret_that_this_user_may_not_read_says_so_for_setup_would_keep_it(secrets_dir: Path) -> None:
+    (secrets_dir / "key_pepper").chmod(0o000)
+    root = os.geteuid() == 0  # who may read everything
+    if root:
+        os.seteuid(65534)
+    try:
+        message = refusal(lambda: read_secret(secrets_dir, "key_pepper"))
+    finally:
+        if root:
+            os.seteuid(0)
+    assert "chmod 444 secrets/key_pepper" in message
+    assert "make setup" not in message
+
+
 @pytest.mark.parametrize("name", ["key_pepper", "admin_token", "engine_api_key"])
 def test_each_secret_is_checked_at_start(load: Load, secrets_dir: Path, name: str) -> None:
     (secrets_dir / name).write_text("changeme")

@@ -97,6 +97,11 @@ def failed(daemon: str) -> Result:
             "engine-dirs ended with 1",
             "make logs ARGS=engine-dirs",
         ),
+        (
+            Result(1, err="Error response from daemon: Container 6e8aa7a is restarting, wait until it runs"),
+            "over and over",
+            "make logs",
+        ),
         (Result(1, err="one\nsomething new\n"), "something new", "docker info"),
         (Result(1), "failed", "docker info"),
     ],
