@@ -297,10 +297,12 @@ def _print_keys(console: Console, records: list[dict[str, Any]]) -> None:
     if not records:
         console.print('no keys yet: make keys ARGS="create --name alice"', markup=False)
         return
-    table = Table("id", "name", "tenant", "requests/min", "created", "expires", "revoked", box=None)
+    table = Table("id", "name", "tenant", "requests/min", "created (UTC)", "expires", "revoked", box=None)
     for record in records:
         limit = record.get("requests_per_minute")
-        times = [_escaped(str(record.get(f"{what}_at") or "-")) for what in ("created", "expires", "revoked")]
+        # To the minute: whole moments, which --json has, do not fit a terminal.
+        moments = [str(record.get(f"{what}_at") or "-") for what in ("created", "expires", "revoked")]
+        times = [_escaped(moment[:16].replace("T", " ")) for moment in moments]
         cells = (record["id"], record["name"], record["tenant"], "default" if limit is None else str(limit))
         table.add_row(*(_escaped(str(cell)) for cell in cells), *times)
     console.print(table)

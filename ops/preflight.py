@@ -1,11 +1,12 @@
 """What must be true before the stack is started, cheapest first. Each check raises OpsError with the fix."""
 
+import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ops import secretfiles
+from ops import envfile, secretfiles
 from ops.commands import Commands
 from ops.docker import Published, published_ports, wants_gpu
 from ops.errors import OpsError
@@ -30,8 +31,19 @@ def check_files(site: Site) -> Mapping[str, str]:
         raise OpsError(f"These files are missing in secrets/: {', '.join(gone)}.", "Run `make setup`.")
     for name in secretfiles.NAMES:
         secretfiles.check_secret(site.secrets, name)
+    _check_names(site)
     site.profile(variables)
     return variables
+
+
+def _check_names(site: Site) -> None:
+    """Compose hands on the names that it knows alone: a misspelt one would have no effect, silently."""
+    known = re.findall(r"\bGATEWAY_[A-Z_]+(?==)", (site.root / ".env.example").read_text(encoding="utf-8"))
+    for name in envfile.parse(site.env_file.read_bytes().decode(), site.environ):
+        if name.startswith("GATEWAY_") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "Take it out."
+            raise OpsError(f"{name} in .env has no effect.", f"{hint} All are in .env.example.")
 
 
 def check_gpu(

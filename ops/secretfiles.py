@@ -56,6 +56,10 @@ def check_secret(directory: Path, name: str) -> None:
     except ConfigurationError as error:
         problem, _, fix = str(error).partition(". ")
         raise OpsError(f"{problem[:1].upper()}{problem[1:]}.", fix or "Run `make setup`.") from None
+    if not (directory / name).stat().st_mode & 0o004:
+        raise OpsError(
+            f"The containers' users may not read secrets/{name}.", f"Run `chmod 444 secrets/{name}`."
+        )
 
 
 def write_derived(directory: Path, name: str, text: str) -> bool:

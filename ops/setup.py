@@ -52,7 +52,11 @@ def _write_env(site: Site, choice: Choice) -> None:
 
 
 def _complete_env(site: Site, choice: Choice) -> None:
-    if choice.profile is not None or choice.standin is not None:
+    present = site.variables()
+    standin = "compose.standin.yaml" in present.get("COMPOSE_FILE", "")
+    if (choice.profile or present.get("GATEHOUSE_PROFILE")) != present.get("GATEHOUSE_PROFILE") or (
+        choice.standin is not None and choice.standin != standin
+    ):
         raise OpsError(
             ".env exists, and setup never changes what stands in it.",
             "Edit GATEHOUSE_PROFILE and COMPOSE_FILE in .env yourself.",

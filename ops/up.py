@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ops import phases, preflight
@@ -106,8 +107,9 @@ def _pumped(lines: Iterator[str]) -> "queue.SimpleQueue[str]":
     pumped: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def pump() -> None:
-        for line in lines:
-            pumped.put(line.rstrip("\n"))
+        with suppress(ValueError):  # the log is closed under this reader when the waiting ends
+            for line in lines:
+                pumped.put(line.rstrip("\n"))
 
     threading.Thread(target=pump, name="engine-log", daemon=True).start()
     return pumped

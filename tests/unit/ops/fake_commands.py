@@ -1,7 +1,7 @@
 """Other programs, scripted: answers by the longest matching beginning of the command line."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ class FakeCommands:
         self.stdin: list[str | None] = []
         self.environs: list[Mapping[str, str]] = []
         self._script: dict[tuple[str, ...], list[Result | type[BaseException]]] = {}
-        self.log: list[str] = []
+        self.log: Iterable[str] = []
 
     def on(
         self,

@@ -153,8 +153,10 @@ def test_json_of_a_key_is_for_scripts(checkout: Checkout, terminal: Terminal) ->
 
 def test_the_list_has_no_secrets_and_survives_markup_in_names(checkout: Checkout, terminal: Terminal) -> None:
     record = {name: value for name, value in KEY.items() if name != "key"}
+    record["created_at"] = record["expires_at"] = record["revoked_at"] = "2026-12-01T01:02:03.456789Z"
     checkout.commands.on(CALL, admin(200, {"keys": [record]}))
     _, out, _ = terminal.run("keys", "list")
+    assert out.count("2026-12-01 01:02") == 3
     assert "abcdefghij" in out
     assert "alice [x]" in out
     _, out, _ = terminal.run("keys", "list", "--json")

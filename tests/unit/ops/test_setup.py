@@ -117,6 +117,15 @@ def test_an_option_against_an_existing_env_is_refused_not_ignored(checkout: Chec
     assert (checkout.root / ".env").read_text() == "GATEHOUSE_PROFILE=single-3090-awq\n"
 
 
+def test_an_option_that_says_what_env_has_is_no_conflict(checkout: Checkout) -> None:
+    chosen = Choice(profile="dual-3090-bf16", standin=True)
+    checkout.commands.on("nvidia-smi", NO_COMMAND)
+    setup(checkout.site, chosen)
+    before = (checkout.root / ".env").read_bytes()
+    setup(checkout.site, chosen)
+    assert (checkout.root / ".env").read_bytes() == before
+
+
 def test_an_env_that_cannot_be_read_is_left_alone(checkout: Checkout) -> None:
     (checkout.root / ".env").write_text("A='open\n")
     with pytest.raises(OpsError, match="line 1"):

@@ -1,9 +1,12 @@
 """`make up`: every check stops with its own line before anything is changed; then the engine is watched."""
 
 import copy
+import itertools
 import json
+import threading
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +125,30 @@ def test_a_weak_secret_stops_the_start(ready: Checkout) -> None:
     token.unlink()
     token.write_text("changeme")
     assert "placeholder" in refusal(ready).message
+
+
+def test_a_secret_that_the_containers_cannot_read_stops_the_start(ready: Checkout) -> None:
+    (ready.root / "secrets" / "key_pepper").chmod(0o600)
+    assert "chmod 444 secrets/key_pepper" in refusal(ready).fix
+
+
+def test_a_misspelt_setting_stops_the_start_instead_of_having_no_effect(ready: Checkout) -> None:
+    env = ready.root / ".env"
+    env.write_text(env.read_text() + "GATEWAY_MAX_TOKEN_CAP=5\n")
+    assert "GATEWAY_MAX_TOKENS_CAP" in refusal(ready).fix
+
+
+def test_the_reader_of_the_log_ends_quietly_when_the_log_is_closed_under_it(
+    ready: Checkout, tmp_path: Path
+) -> None:
+    log = (tmp_path / "log").open("w+")
+    log.close()
+    # A traceback in the reader's thread fails this test: pytest makes it an error.
+    ready.commands.log = itertools.chain.from_iterable(map(iter, [log]))
+    start(ready)
+    for thread in threading.enumerate():
+        if thread.name == "engine-log":
+            thread.join(5)
 
 
 def test_an_unknown_profile_names_those_there_are(ready: Checkout) -> None:
