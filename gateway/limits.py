@@ -1,11 +1,119 @@
-"""Requests per minute: an exact sliding window per key."""
+"""Limits: what one is, what a request asks of it, and what a limiter says."""
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+LimitName = Literal[
+    "requests_per_minute", "tokens_per_minute", "parallel_requests", "tokens_per_day", "tokens_per_month"
+]
+LIMIT_NAMES: tuple[LimitName, ...] = get_args(LimitName)
+LimitScope = Literal["key", "tenant", "everyone"]
 
 WINDOW_SECONDS = 60.0
 _SWEEP_EVERY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit of one subject: a key's id, a tenant, or the empty string for everyone. `shadow`: reported, not
+    enforced.
+    """
+
+    name: LimitName
+    scope: LimitScope
+    subject: str
+    amount: int
+    shadow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request may use, in tokens of prompt and output together: the estimate, and the bounds that it
+    cannot leave. All three are the same where the prompt was counted.
+    """
+
+    tokens: int
+    at_most: int
+    at_least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One limit as it stands. `reset`: seconds until nothing of it is used."""
+
+    limit: Limit
+    used: int
+    remaining: int
+    reset: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A limit that a request does not fit. `retry_after`: seconds until it can; infinite if it never will."""
+
+    limit: Limit
+    used: int
+    asked: int
+    retry_after: float
+
+
+@dataclass(slots=True)
+class Lease:
+    """What a request holds until it is settled. `tokens`: reserved."""
+
+    request_id: str
+    limits: tuple[Limit, ...]
+    tokens: int
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a limiter says of one request.
+
+    `lease` None and `near`: nothing was charged, count the prompt and come again with an exact Ask. `lease`
+    None and not `near`: `refused` says by which limits. `shadowed`: limits in shadow that would have refused
+    it. `requests`, `tokens`: the tightest enforced limit per minute of each kind, after the decision.
+    """
+
+    lease: Lease | None
+    near: bool = False
+    refused: tuple[Refused, ...] = ()
+    shadowed: tuple[Refused, ...] = ()
+    requests: Reading | None = None
+    tokens: Reading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Tokens that the ledger knows of one subject in one calendar period, such as `2026-12-01` or `2026-12`."""
+
+    scope: LimitScope
+    subject: str
+    name: LimitName
+    period: str
+    tokens: int
+
+
+class Limiter(Protocol):
+    """Windows, quotas and places, for one process or for several."""
+
+    async def reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
+        """Checks all limits, then charges all: a refused request costs nothing."""
+
+    async def settle(self, lease: Lease, tokens: int) -> None:
+        """Replaces the reserved tokens by the used ones and frees the place. Idempotent; never raises."""
+
+    async def readings(self, limits: tuple[Limit, ...]) -> tuple[Reading, ...]:
+        """Every limit as it stands; changes nothing."""
+
+    def seed(self, totals: Iterable[Total]) -> None:
+        """Takes in what the ledger knows of earlier processes' days and months."""
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
