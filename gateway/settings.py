@@ -4,7 +4,7 @@ upstreams.
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     secrets_dir: Path = Field(Path("/run/secrets"), description="directory of the secret files")
     engine_profile: Path = Field(Path("/etc/gatehouse/profile.yaml"), description="the engine's profile file")
     upstreams_file: Path = Field(Path("/etc/gatehouse/upstreams.yaml"), description="list of engines")
+    plans_file: Path = Field(
+        Path("/etc/gatehouse/config/plans.yaml"), description="the plans; read again when it changes"
+    )
     model_aliases: dict[str, str] = Field(
         {}, description="JSON object: name a client may use -> served model name"
     )
@@ -178,8 +181,8 @@ class Configuration:
     def load(cls, environ: Mapping[str, str]) -> "Configuration":
         """Reads environment, secrets, profile and upstreams, once. Raises ConfigurationError."""
         settings = Settings.read(environ)
-        profile = _load_yaml(EngineProfile, settings.engine_profile)
-        upstreams = _load_yaml(UpstreamList, settings.upstreams_file).upstreams
+        profile = load_yaml(EngineProfile, settings.engine_profile)
+        upstreams = load_yaml(UpstreamList, settings.upstreams_file).upstreams
         names = [upstream.name for upstream in upstreams]
         if len(set(names)) != len(names):
             raise ConfigurationError(f"{settings.upstreams_file}: two upstreams have the same name.")
@@ -226,9 +229,23 @@ def read_secret(directory: Path, name: str) -> str:
     return value
 
 
-def _load_yaml(model: type[ModelT], path: Path) -> ModelT:
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML without duplicate keys, of which PyYAML keeps the last and says nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base class's signature
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)  # type: ignore[no-untyped-call]
+            if isinstance(name, Hashable) and name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"found {name!r} twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(model: type[ModelT], path: Path) -> ModelT:
+    """The YAML file as this model. Raises ConfigurationError: one line with the file and the place."""
     try:
-        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read ({error.strerror}).") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes that are no UTF-8, a date that is none
@@ -242,4 +259,7 @@ def _load_yaml(model: type[ModelT], path: Path) -> ModelT:
 def _first_problem(error: ValidationError, prefix: str) -> str:
     first = error.errors(include_input=False, include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{prefix}{where.upper() if prefix else where}: {first['msg']}"
+    if prefix:
+        where = f"{prefix}{where.upper()}"
+    problem = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {problem}" if where else problem
