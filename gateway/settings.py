@@ -3,15 +3,17 @@ upstreams.
 """
 
 import difflib
+import hmac
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, HttpUrl, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, HttpUrl, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -42,6 +44,29 @@ def _networks(value: object) -> object:
     if isinstance(value, str):
         return tuple(ip_network(part.strip()) for part in value.split(",") if part.strip())
     return value
+
+
+def _words(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _without_password(*schemes: str) -> Callable[[str], str]:
+    """Checks a server's URL: one of `schemes`, and no password, whose place is a secret file."""
+
+    def check(url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in schemes:
+            raise ValueError(f"should begin with {schemes[0]}://")
+        if parts.password is not None:
+            raise ValueError("a password's place is its secret file, not this URL")
+        return url
+
+    return check
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 
 
 class Settings(BaseSettings):
@@ -79,6 +104,25 @@ class Settings(BaseSettings):
     idle_timeout: Seconds = Field(60, description="between two chunks of an engine's reply")
     total_timeout: Seconds = Field(1800, description="for one reply as a whole")
     drain_seconds: int = Field(60, gt=0, description="after SIGTERM, for streams to finish")
+    optional_routes: Words = Field(
+        (), description="routes that are off unless they stand here, comma-separated: /v1/rerank, /v1/score"
+    )
+    database_url: Annotated[str, AfterValidator(_without_password("postgresql"))] | None = Field(
+        None, description="keys and usage in PostgreSQL, postgresql://user@host:port/name; empty: SQLite"
+    )
+    valkey_url: Annotated[str, AfterValidator(_without_password("valkey", "redis"))] | None = Field(
+        None, description="limits in Valkey, valkey://host:port/number; empty: in this process"
+    )
+    valkey_timeout: Seconds = Field(0.1, description="for Valkey to answer before limits are local")
+    replicas: int = Field(
+        1, gt=0, description="gateways behind one Valkey; without it each allows its share of every limit"
+    )
+    snapshot_max_age: Seconds = Field(
+        86_400, description="while the key store is away, for how long the last known keys are served"
+    )
+    failed_logins_per_minute: int = Field(
+        30, gt=0, description="failed authentications per address; beyond it they get 429"
+    )
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = Field(
         (), description="networks, comma-separated, whose X-Forwarded-For is believed"
     )
@@ -103,8 +147,8 @@ class Settings(BaseSettings):
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> "Settings":
-        """Settings from `environ` alone. Raises ConfigurationError, also for a GATEWAY_ variable that does
-        not exist.
+        """Settings from `environ` alone; an empty value is none. Raises ConfigurationError, also for a
+        GATEWAY_ variable that does not exist.
         """
         known = [name.upper() for name in cls.model_fields]
         for name in sorted(environ):
@@ -113,7 +157,7 @@ class Settings(BaseSettings):
                 hint = f" (did you mean {ENV_PREFIX}{near[0]}?)" if near else ""
                 raise ConfigurationError(f"{name} is not a setting{hint}. All are in .env.example.")
         source = EnvSettingsSource(cls)
-        source.env_vars = {name.lower(): value for name, value in environ.items()}
+        source.env_vars = {name.lower(): value for name, value in environ.items() if value}
         try:
             return cls(**source())
         except ValidationError as error:
@@ -163,6 +207,13 @@ class Secrets:
     key_pepper: bytes
     admin_token: str
     engine_keys: Mapping[str, str]
+    database_password: str | None = None
+    valkey_password: str | None = None
+    jwt_secret: bytes | None = None
+
+    def derived(self, label: str) -> bytes:
+        """A key of 32 bytes for one purpose, from the pepper: HMAC-SHA256 of the label."""
+        return hmac.digest(self.key_pepper, f"gatehouse {label}".encode(), "sha256")
 
     def __repr__(self) -> str:
         return "Secrets(…)"
@@ -192,12 +243,26 @@ class Configuration:
                 raise ConfigurationError(
                     f"GATEWAY_MODEL_ALIASES: {alias!r} points to {model!r}; the engine serves {served}."
                 )
-        secrets = Secrets(
-            key_pepper=read_secret(settings.secrets_dir, "key_pepper").encode(),
-            admin_token=read_secret(settings.secrets_dir, "admin_token"),
-            engine_keys={u.name: read_secret(settings.secrets_dir, u.key_file) for u in upstreams},
-        )
-        return cls(settings, secrets, profile, upstreams)
+        return cls(settings, _secrets(settings, upstreams), profile, upstreams)
+
+
+def _secrets(settings: Settings, upstreams: Iterable[Upstream]) -> Secrets:
+    """Those that these settings need."""
+
+    def read(name: str) -> str:
+        return read_secret(settings.secrets_dir, name)
+
+    # A socket's owner is known without a password.
+    database = settings.database_url and (
+        urlsplit(settings.database_url).hostname or (settings.secrets_dir / "database_password").exists()
+    )
+    return Secrets(
+        key_pepper=read("key_pepper").encode(),
+        admin_token=read("admin_token"),
+        engine_keys={upstream.name: read(upstream.key_file) for upstream in upstreams},
+        database_password=read("database_password") if database else None,
+        valkey_password=read("valkey_password") if settings.valkey_url else None,
+    )
 
 
 def read_secret(directory: Path, name: str) -> str:
