@@ -88,19 +88,21 @@ class KeyDirectory:
             tenant=tenant,
             digest=keys.digest(parsed.secret, self._pepper),
             pepper_id=self._pepper_id,
-            requests_per_minute=requests_per_minute,
+            overrides={} if requests_per_minute is None else {"requests_per_minute": requests_per_minute},
             created_at=now,
             expires_at=expires_at,
             revoked_at=None,
             changed_at=now,
         )
-        await self._store.add(record)
+        await self._store.add([record], actor="admin")
         self._apply(record)
         return text, record
 
     async def revoke(self, key_id: str) -> KeyRecord | None:
         """Revokes at once; None where there is no such key. Raises StoreError."""
-        record = await self._store.revoke(key_id, self._clock())
+        now = self._clock()
+        changes = {"revoked_at": now, "changed_at": now}
+        record = await self._store.change(key_id, changes, actor="admin", action="revoke")
         if record is not None:
             self._apply(record)
         return record

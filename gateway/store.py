@@ -1,170 +1,205 @@
-"""The key store: one interface, on SQLAlchemy. SQLite in WAL mode is the default."""
+"""What must outlive the process: keys, the audit log, usage per day. One interface; `sqlstore` implements it.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+Times are seconds since the epoch, UTC; days are dates in the plans' time zone. Errors:
 
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.util.exc import CommandError
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+    StoreError          the store did not answer, or refused; what was asked may or may not have been done
+    ├── Duplicate       a key with this id exists; nothing was added
+    ├── Stale           the key was changed since it was read; nothing was changed
+    └── StoreUnfit      no retry can help: the schema is of a later version, the password is wrong
+"""
 
-METADATA = sa.MetaData()
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
-# Times are seconds since the epoch, UTC: SQLite has no type of its own for them, and a number has one reading
-# everywhere.
-API_KEYS = sa.Table(
-    "api_keys",
-    METADATA,
-    sa.Column("id", sa.String(10), primary_key=True),
-    sa.Column("name", sa.String(100), nullable=False),
-    sa.Column("tenant", sa.String(100), nullable=False),
-    sa.Column("digest", sa.LargeBinary(32), nullable=False),
-    sa.Column("pepper_id", sa.String(12), nullable=False),
-    sa.Column("requests_per_minute", sa.Integer),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("expires_at", sa.Double),
-    sa.Column("revoked_at", sa.Double),
-    sa.Column("changed_at", sa.Double, nullable=False, index=True),
-)
+if TYPE_CHECKING:
+    import gateway.sqlstore
+
+    SqlKeyStore = gateway.sqlstore.SqlStore
+
+_NO_OVERRIDES: Mapping[str, int | str] = MappingProxyType({})
 
 
 class StoreError(Exception):
     """The store did not answer, or refused. The cause is chained."""
 
 
+class Duplicate(StoreError):
+    """A key with this id exists."""
+
+
+class Stale(StoreError):
+    """The key was changed since it was read."""
+
+
+class StoreUnfit(StoreError):
+    """The store will not serve this version or this user, however long one waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One key as it is stored. Times in seconds since the epoch."""
+    """One key as it is stored. None for plan, scopes and models: the default plan's, all, the plan's.
+
+    `previous_digest` is accepted too until `previous_until`: a rotation with overlap. `overrides` holds the
+    key's own values of its plan's entries. `last_used_at` is written by the ledger and may lag some seconds;
+    it alone changes without `changed_at`.
+    """
 
     id: str
     name: str
     tenant: str
     digest: bytes
     pepper_id: str
-    requests_per_minute: int | None
     created_at: float
-    expires_at: float | None
-    revoked_at: float | None
     changed_at: float
+    previous_digest: bytes | None = None
+    previous_pepper_id: str | None = None
+    previous_until: float | None = None
+    plan: str | None = None
+    scopes: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+    overrides: Mapping[str, int | str] = field(default_factory=lambda: _NO_OVERRIDES)
+    expires_at: float | None = None
+    disabled_at: float | None = None
+    revoked_at: float | None = None
+    last_used_at: float | None = None
+
+    @property
+    def requests_per_minute(self) -> int | None:
+        value = self.overrides.get("requests_per_minute")
+        return value if isinstance(value, int) else None
 
     def __repr__(self) -> str:
         return f"KeyRecord(id={self.id!r}, tenant={self.tenant!r})"
 
 
-class KeyStore(Protocol):
-    """Where keys are kept. Every method raises StoreError when the store is gone."""
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who changed what, when. `detail` holds the new values, never a secret or a digest of one."""
+
+    id: int
+    at: float
+    actor: str
+    action: str
+    key_id: str | None
+    tenant: str | None
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEntry:
+    """One request's settled tokens. `at`: when it began. `estimated`: the engine did not say."""
+
+    request_id: str
+    at: float
+    tenant: str
+    key_id: str
+    model: str
+    route: str
+    prompt_tokens: int
+    completion_tokens: int
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DayUsage:
+    """The sum of one day ("2026-12-01", in the plans' time zone) for one key and model."""
+
+    day: str
+    tenant: str
+    key_id: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    estimated_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTokens:
+    """All tokens, prompt and completion, of one key in some days."""
+
+    tenant: str
+    key_id: str
+    tokens: int
+
+
+class Store(Protocol):
+    """Every method raises StoreError when the store is gone, and is durable before it returns."""
+
+    async def open(self) -> None:
+        """Connects and brings the schema up to date. Not needed: the first use does the same. Raises
+        StoreUnfit where waiting will not help.
+        """
+
+    async def all_keys(self) -> Sequence[KeyRecord]:
+        """Every key, oldest first."""
 
     async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
-        """Records changed at or after `moment`."""
+        """Records whose `changed_at` is at or after `moment`."""
 
-    async def add(self, record: KeyRecord) -> None:
-        """Stores a new key, durably, before it returns."""
+    async def add(self, records: Sequence[KeyRecord], *, actor: str, action: str = "create") -> None:
+        """Stores new keys, all or none, with an audit entry each. Raises Duplicate."""
 
-    async def revoke(self, key_id: str, moment: float) -> KeyRecord | None:
-        """Marks a key revoked (an earlier revocation stands) and returns it; None: no such key."""
+    async def change(
+        self,
+        key_id: str,
+        changes: Mapping[str, Any],
+        *,
+        actor: str,
+        action: str,
+        read_at: float | None = None,
+    ) -> KeyRecord | None:
+        """Sets fields of KeyRecord (`changed_at` among them), with an audit entry; the record as it then is,
+        None where there is no such key. An earlier `revoked_at` or `disabled_at` stands when a later one
+        comes.
+
+        `read_at`: the `changed_at` of the record that the changes were derived from; raises Stale where it is
+        no longer that.
+        """
+
+    async def note(self, *, at: float, actor: str, action: str, detail: Mapping[str, Any]) -> None:
+        """An audit entry for a change that is not a key's."""
+
+    async def audit_log(
+        self, *, limit: int, before: int | None = None, key_id: str | None = None
+    ) -> Sequence[AuditEntry]:
+        """The newest `limit` entries with an id below `before`, newest first."""
+
+    async def apply_usage(
+        self,
+        spool: str,
+        old_offset: int,
+        new_offset: int,
+        rows: Sequence[DayUsage],
+        last_used: Mapping[str, float],
+    ) -> int:
+        """Adds the rows and moves the spool's mark from `old_offset` to `new_offset`, in one transaction; the
+        mark as it then is. A mark that was elsewhere stays there, and nothing is added: the caller goes on
+        from where it is. A spool that was never seen stands at 0.
+        """
+
+    async def forget_spools(self, spools: Sequence[str]) -> None:
+        """Drops the marks of spools that no longer exist."""
+
+    async def usage(
+        self, from_day: str, to_day: str, *, tenant: str | None = None, key_id: str | None = None
+    ) -> Sequence[DayUsage]:
+        """Sums of the days, both included, in the order of day, tenant, key and model."""
+
+    async def tokens(self, from_day: str, to_day: str) -> Sequence[KeyTokens]:
+        """Tokens per key over the days, both included."""
 
     async def close(self) -> None: ...
 
 
-class SqlKeyStore:
-    """The KeyStore on any database that SQLAlchemy reaches."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-
-    @classmethod
-    def open_sqlite(cls, path: Path) -> "SqlKeyStore":
-        """Opens the file and brings its schema up to date. Blocks: for the start. Raises StoreError."""
-        # Without a worker thread: one that dies while it opens a file says so on stderr, with a traceback.
-        first = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
-        sa.event.listen(first, "connect", _durable_wal)
-        try:
-            with first.begin() as connection:
-                _migrate(connection)
-        except (sa.exc.SQLAlchemyError, CommandError, OSError) as error:
-            # CommandError: the file's schema is one that this version does not know.
-            raise StoreError(f"the key store {path} cannot be opened") from error
-        finally:
-            first.dispose()
-        # `rw`: a file that is gone is a store that is gone, not a reason to begin an empty one.
-        existing = {"uri": "true", "mode": "rw"}
-        url = sa.URL.create("sqlite+aiosqlite", database=path.absolute().as_uri(), query=existing)
-        engine = create_async_engine(url)
-        sa.event.listen(engine.sync_engine, "connect", _durable_wal)
-        _leave_replaced_file(engine, path)
-        return cls(engine)
-
-    async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
-        query = sa.select(API_KEYS).where(API_KEYS.c.changed_at >= moment)
-        try:
-            async with self._engine.connect() as connection:
-                return [KeyRecord(**row) for row in (await connection.execute(query)).mappings()]
-        except (sa.exc.SQLAlchemyError, OSError) as error:
-            raise StoreError("the key store cannot be read") from error
-
-    async def add(self, record: KeyRecord) -> None:
-        values = {column.name: getattr(record, column.name) for column in API_KEYS.columns}
-        try:
-            async with self._engine.begin() as connection:
-                await connection.execute(sa.insert(API_KEYS).values(values))
-        except (sa.exc.SQLAlchemyError, OSError) as error:
-            raise StoreError("the key store cannot be written") from error
-
-    async def revoke(self, key_id: str, moment: float) -> KeyRecord | None:
-        change = (
-            sa.update(API_KEYS)
-            .where(API_KEYS.c.id == key_id)
-            .values(revoked_at=sa.func.coalesce(API_KEYS.c.revoked_at, moment), changed_at=moment)
-            .returning(*API_KEYS.columns)
-        )
-        try:
-            async with self._engine.begin() as connection:
-                row = (await connection.execute(change)).mappings().one_or_none()
-        except (sa.exc.SQLAlchemyError, OSError) as error:
-            raise StoreError("the key store cannot be written") from error
-        return None if row is None else KeyRecord(**row)
-
-    async def close(self) -> None:
-        await self._engine.dispose()
+KeyStore = Store
 
 
-def _durable_wal(connection: DBAPIConnection, _record: object) -> None:
-    cursor = connection.cursor()
-    # FULL: a revocation that was acknowledged survives a power cut. Writes are rare, so its price is not
-    # felt.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+def __getattr__(name: str) -> Any:
+    if name == "SqlKeyStore":
+        from gateway.sqlstore import SqlStore  # noqa: PLC0415 - sqlstore imports this module
 
-
-def _leave_replaced_file(engine: AsyncEngine, path: Path) -> None:
-    """Makes connections that are kept follow the path: one to a deleted file would take keys that no restart
-    finds again.
-    """
-
-    def file() -> tuple[int, int]:
-        found = path.stat()
-        return found.st_dev, found.st_ino
-
-    def remember(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-        record.info[path] = file()
-
-    def compare(_: DBAPIConnection, record: ConnectionPoolEntry, __: object) -> None:
-        if record.info[path] != file():
-            raise sa.exc.DisconnectionError
-
-    sa.event.listen(engine.sync_engine, "connect", remember)
-    sa.event.listen(engine.sync_engine, "checkout", compare)
-
-
-def _migrate(connection: sa.Connection) -> None:
-    config = Config()
-    scripts = str(Path(__file__).parent / "migrations")
-    config.set_main_option("script_location", scripts.replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+        return SqlStore
+    raise AttributeError(name)

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from gateway.store import METADATA
+from gateway.tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=METADATA, render_as_batch=True
