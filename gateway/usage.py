@@ -12,6 +12,22 @@ _FINISH = re.compile(rb'"finish_reason":"([a-z_]{1,40})"')
 
 
 @dataclass(frozen=True, slots=True)
+class UsageRule:
+    """How a route's replies name their tokens: the keys of the `usage` object. It stands at the top level of
+    a whole reply, and in a stream's event at the top level or inside the object that `inside` names.
+    """
+
+    prompt: str
+    completion: str
+    inside: str | None = None
+
+
+COMPLETIONS_USAGE = UsageRule("prompt_tokens", "completion_tokens")
+RESPONSES_USAGE = UsageRule("input_tokens", "output_tokens", inside="response")
+MESSAGES_USAGE = UsageRule("input_tokens", "output_tokens", inside="message")
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one request."""
 
