@@ -1,7 +1,7 @@
 """Why requests were refused: the last of them, in memory, and their explanation in words.
 
-An operator who is shown a request id learns which rule or limit refused it, what that held, and what would let
-it pass.
+An operator who is shown a request id learns which rule or limit refused it, what that held, and what would
+let it pass.
 """
 
 import math
@@ -16,13 +16,17 @@ STRANGERS = 1_000
 _CHANGE_THE_REQUEST = (
     "Nothing but another request: correct it as the message says. Tried again as it is, it is refused again."
 )
+_TOO_LARGE = (
+    "A smaller request: a shorter prompt, a lower max_tokens or n. It is larger than the whole limit, and waiting "
+    "does not help."
+)
 _TRY_AGAIN = "The same request, once the cause is gone: `make status` and `make logs` show it."
 # What would let a request pass, by the error's code. Others: by its status.
 _REMEDIES = {
     "missing_api_key": "An API key, sent as `Authorization: Bearer sk-gh-…`.",
     "invalid_api_key": 'A key of this gateway: `make keys ARGS=list` shows them, `make keys ARGS="create …"` '
     "makes one. A key made with another pepper (secrets/key_pepper) is none.",
-    "mistyped_api_key": "The key as it was shown, whole: its checksum says that characters are missing or wrong.",
+    "mistyped_api_key": "The key as it was shown, whole: its checksum says that a character is missing or wrong.",
     "revoked_api_key": "Another key. A revocation is for good.",
     "disabled_api_key": 'The same key, once it is enabled again: `make keys ARGS="enable {key}"`.',
     "expired_api_key": 'The same key with a later end: `make keys ARGS="change {key} --expires DATE"`.',
@@ -36,8 +40,8 @@ _REMEDIES = {
     "endpoint_not_supported": "Another route: the engine's model does not serve this one.",
     "max_tokens_too_large": "Fewer output tokens, or a higher `output.cap` in the plan, or "
     '`make keys ARGS="change {key} --output-cap N"`.',
-    "parameter_not_allowed": "The request without this parameter, or within its bounds; the plan's `parameters` "
-    "in plans.yaml may allow more, but nothing that would harm the engine.",
+    "parameter_not_allowed": "The request without this parameter, or within its bounds; the plan's "
+    "`parameters` in plans.yaml may allow more, but nothing that would harm the engine.",
     "unknown_parameter": "The parameter's right name, or `unknown_fields: pass` in the plan.",
     "body_too_large": "A smaller body, or a larger GATEWAY_MAX_BODY_BYTES.",
     "context_length_exceeded": "A shorter prompt or fewer output tokens: prompt and output share the model's "
@@ -45,8 +49,8 @@ _REMEDIES = {
     "too_many_failed_logins": "A valid key, at once; wrong ones are counted by address and must wait.",
     "store_unavailable": "The same request, once the key store answers: a key that was never seen cannot be "
     "checked without it.",
-    "overloaded": "The same request, when fewer are under way: the gateway holds as many bytes of bodies as it "
-    "may (GATEWAY_MAX_INFLIGHT_BODY_BYTES).",
+    "overloaded": "The same request, when fewer are under way: the gateway holds as many bytes of bodies "
+    "as it may (GATEWAY_MAX_INFLIGHT_BODY_BYTES).",
     "engine_unavailable": "The same request, once an engine answers: `make status` shows how they are.",
     "engine_timeout": "A shorter request, or longer GATEWAY_ timeouts; an engine that hangs shows in "
     "`make logs ARGS=vllm`.",
@@ -84,8 +88,8 @@ class Explanation:
 
 
 class RefusalLog:
-    """The last refusals by request id. Those of strangers are kept apart, so that a flood of wrong keys pushes
-    out nobody else's. Where a client used an id twice, the later one is kept.
+    """The last refusals by request id. Those of strangers are kept apart, so that a flood of wrong keys
+    pushes out nobody else's. Where a client used an id twice, the later one is kept.
     """
 
     def __init__(self, *, known: int = KNOWN_CALLERS, strangers: int = STRANGERS) -> None:
@@ -138,10 +142,7 @@ def _held(refused: Refused) -> str:
 def _waiting(limits: tuple[Refused, ...]) -> tuple[str, ...]:
     wait = max(refused.retry_after for refused in limits)
     if math.isinf(wait):
-        return (
-            "A smaller request: a shorter prompt, a lower max_tokens or n. As it is it is larger than the whole "
-            "limit, and waiting does not help.",
-        )
+        return (_TOO_LARGE,)
     return (f"The same request {whole_seconds(wait)} s later, if nothing else takes the place.",)
 
 

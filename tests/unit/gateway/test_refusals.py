@@ -1,7 +1,6 @@
 """Refusals are remembered, bounded, and explained: why, and what would let the request pass."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,10 +32,8 @@ def explained(*limits: Refused) -> Explanation:
     return explain(refusal(limits=limits))
 
 
-def every_error(base: type[GatewayError] = GatewayError) -> Iterator[type[GatewayError]]:
-    yield base
-    for below in base.__subclasses__():
-        yield from every_error(below)
+def every_error(base: type[GatewayError] = GatewayError) -> list[type[GatewayError]]:
+    return [base, *(error for below in base.__subclasses__() for error in every_error(below))]
 
 
 def test_a_refusal_is_found_by_its_request_id() -> None:
