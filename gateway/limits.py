@@ -4,7 +4,9 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal, Protocol, get_args
+from zoneinfo import ZoneInfo
 
 LimitName = Literal[
     "requests_per_minute", "tokens_per_minute", "parallel_requests", "tokens_per_day", "tokens_per_month"
@@ -18,8 +20,9 @@ _SWEEP_EVERY = 1024
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit of one subject: a key's id, a tenant, or the empty string for everyone. `shadow`: reported, not
-    enforced.
+    """One limit of one subject: a key's id, a tenant, or the empty string for everyone.
+
+    `shadow`: reported, not enforced.
     """
 
     name: LimitName
@@ -89,13 +92,46 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Tokens that the ledger knows of one subject in one calendar period, such as `2026-12-01` or `2026-12`."""
+    """Tokens that the ledger knows of one subject in one period, such as `2026-12-01` or `2026-12`."""
 
     scope: LimitScope
     subject: str
     name: LimitName
     period: str
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A day or a month. `start` and `end` in seconds since the epoch; the end is not in it."""
+
+    id: str
+    start: float
+    end: float
+
+
+class Calendar:
+    """Days and months as the clocks of one time zone show them: a day may have 23 or 25 hours."""
+
+    def __init__(self, zone: str) -> None:
+        self._zone = ZoneInfo(zone)
+
+    def day(self, at: float) -> Period:
+        """The day that holds the moment `at` (seconds since the epoch), such as `2026-12-01`."""
+        today = datetime.fromtimestamp(at, self._zone).date()
+        return self._period(today.isoformat(), today, today + timedelta(days=1))
+
+    def month(self, at: float) -> Period:
+        """The month that holds the moment `at`, such as `2026-12`."""
+        first = datetime.fromtimestamp(at, self._zone).date().replace(day=1)
+        return self._period(f"{first:%Y-%m}", first, (first + timedelta(days=32)).replace(day=1))
+
+    def _period(self, name: str, first: date, after: date) -> Period:
+        start, end = (
+            datetime(day.year, day.month, day.day, tzinfo=self._zone).astimezone(UTC).timestamp()
+            for day in (first, after)
+        )
+        return Period(name, start, end)
 
 
 class Limiter(Protocol):
