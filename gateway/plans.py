@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from structlog.typing import FilteringBoundLogger
 
+from gateway.configfiles import ConfigurationError, load_yaml
 from gateway.limits import LIMIT_NAMES, LimitName
 from gateway.parameters import ParameterRules
-from gateway.settings import ConfigurationError, load_yaml
 
 __all__ = ["LIMIT_NAMES", "LimitName", "Limits", "Output", "Overrides", "Plan", "Plans", "PlansFile"]
 

@@ -4,16 +4,23 @@ upstreams.
 
 import difflib
 import hmac
-import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, HttpUrl, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -22,22 +29,24 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from gateway.configfiles import ConfigurationError, first_problem, load_yaml, read_secret
+
+__all__ = [
+    "Configuration",
+    "ConfigurationError",
+    "EngineProfile",
+    "Secrets",
+    "Settings",
+    "Upstream",
+    "read_secret",
+]
+
 ENV_PREFIX = "GATEWAY_"
 LOOPBACK = "127.0.0.1"
-MIN_SECRET_CHARS = 32
-MIN_SECRET_VARIETY = 10
-_PLACEHOLDER = re.compile(
-    r"change.?me|placeholder|example|your.{0,10}(key|token)|secret|password|<.*>", re.IGNORECASE
-)
 
-ModelT = TypeVar("ModelT", bound=BaseModel)
 Network = IPv4Network | IPv6Network
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-class ConfigurationError(Exception):
-    """The process cannot start as configured. One line: what is wrong and what to do."""
 
 
 def _networks(value: object) -> object:
@@ -56,17 +65,26 @@ def _without_password(*schemes: str) -> Callable[[str], str]:
     """Checks a server's URL: one of `schemes`, and no password, whose place is a secret file."""
 
     def check(url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in schemes:
+        if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
             raise ValueError(f"should begin with {schemes[0]}://")
-        if parts.password is not None:
+        if urlsplit(url).password is not None:
             raise ValueError("a password's place is its secret file, not this URL")
         return url
 
     return check
 
 
+def _secure(url: str) -> str:
+    parts = urlsplit(url)
+    here = parts.hostname in {LOOPBACK, "localhost", "::1"}
+    if not parts.hostname or not (parts.scheme == "https" or (here and parts.scheme == "http")):
+        raise ValueError("should begin with https://: whoever can change these keys can make tokens")
+    return url
+
+
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
+Algorithm = Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "HS256", "HS384", "HS512"]
+Claim = Annotated[str, Field(min_length=1)]
 
 
 class Settings(BaseSettings):
@@ -123,6 +141,25 @@ class Settings(BaseSettings):
     failed_logins_per_minute: int = Field(
         30, gt=0, description="failed authentications per address; beyond it they get 429"
     )
+    jwt_issuer: str | None = Field(
+        None, description="issuer (iss) whose JSON Web Tokens may stand in place of keys; empty: none may"
+    )
+    jwt_audience: str | None = Field(None, description="what a token must name as its audience (aud)")
+    jwt_algorithms: Annotated[tuple[Algorithm, ...], NoDecode, BeforeValidator(_words)] = Field(
+        ("RS256", "ES256"), description="signatures that are taken, comma-separated: RS…, ES… or HS…"
+    )
+    jwt_jwks_url: Annotated[str, AfterValidator(_secure)] | None = Field(
+        None, description="where the issuer publishes its keys, for RS… and ES…"
+    )
+    jwt_leeway: Annotated[float, Field(ge=0, le=600)] = Field(
+        30, description="by how much the issuer's clock may differ"
+    )
+    jwt_tenant_claim: Claim = Field("tenant", description="claim that holds a token's tenant")
+    jwt_plan_claim: Claim = Field("plan", description="claim that holds a token's plan")
+    jwt_scopes_claim: Claim = Field("scope", description="claim that holds a token's scopes")
+    jwt_default_tenant: str | None = Field(
+        None, description="tenant of a token that names none; empty: such a token is refused"
+    )
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = Field(
         (), description="networks, comma-separated, whose X-Forwarded-For is believed"
     )
@@ -132,6 +169,23 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least level that is logged"
     )
+
+    @model_validator(mode="after")
+    def _tokens_can_be_checked(self) -> Self:
+        if self.jwt_issuer is None:
+            return self
+        if self.jwt_audience is None:
+            raise ValueError("GATEWAY_JWT_AUDIENCE: needed where GATEWAY_JWT_ISSUER is set")
+        if not self.jwt_algorithms:
+            raise ValueError("GATEWAY_JWT_ALGORITHMS: needed where GATEWAY_JWT_ISSUER is set")
+        if self.jwt_jwks_url is None and any(not name.startswith("HS") for name in self.jwt_algorithms):
+            raise ValueError(f"GATEWAY_JWT_JWKS_URL: needed for {', '.join(self.jwt_algorithms)}")
+        return self
+
+    @property
+    def jwt_needs_secret(self) -> bool:
+        """Whether an algorithm is one of a secret that the issuer shares."""
+        return self.jwt_issuer is not None and any(name.startswith("HS") for name in self.jwt_algorithms)
 
     @classmethod
     def settings_customise_sources(
@@ -161,7 +215,7 @@ class Settings(BaseSettings):
         try:
             return cls(**source())
         except ValidationError as error:
-            raise ConfigurationError(_first_problem(error, ENV_PREFIX)) from None
+            raise ConfigurationError(first_problem(error, ENV_PREFIX)) from None
         except ValueError:  # from pydantic-settings: the one value that should be JSON is not
             raise ConfigurationError(f"{ENV_PREFIX}MODEL_ALIASES is not a JSON object.") from None
 
@@ -262,69 +316,5 @@ def _secrets(settings: Settings, upstreams: Iterable[Upstream]) -> Secrets:
         engine_keys={upstream.name: read(upstream.key_file) for upstream in upstreams},
         database_password=read("database_password") if database else None,
         valkey_password=read("valkey_password") if settings.valkey_url else None,
+        jwt_secret=read("jwt_secret").encode() if settings.jwt_needs_secret else None,
     )
-
-
-def read_secret(directory: Path, name: str) -> str:
-    """The secret in `directory/name`, stripped. Raises ConfigurationError where it is missing, a placeholder
-    or weak.
-    """
-    path = directory / name
-    try:
-        value = path.read_text(encoding="ascii").strip()
-    except PermissionError as error:
-        raise ConfigurationError(
-            f"secret {path} cannot be read ({error.strerror}). Make it readable: chmod 444 secrets/{name}"
-        ) from None
-    except OSError as error:
-        raise ConfigurationError(
-            f"secret {path} cannot be read ({error.strerror}). `make setup` writes it."
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(
-            f"secret {path} is not plain ASCII. Delete it and run `make setup`."
-        ) from None
-    if _PLACEHOLDER.search(value):
-        raise ConfigurationError(f"secret {path} is a placeholder. Delete it and run `make setup`.")
-    if len(value) < MIN_SECRET_CHARS or len(set(value)) < MIN_SECRET_VARIETY:
-        raise ConfigurationError(
-            f"secret {path} is weak: {MIN_SECRET_CHARS} random characters are the least. "
-            "Delete it and run `make setup`."
-        )
-    return value
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML without duplicate keys, of which PyYAML keeps the last and says nothing."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base class's signature
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            name = self.construct_object(key, deep=True)  # type: ignore[no-untyped-call]
-            if isinstance(name, Hashable) and name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"found {name!r} twice", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
-def load_yaml(model: type[ModelT], path: Path) -> ModelT:
-    """The YAML file as this model. Raises ConfigurationError: one line with the file and the place."""
-    try:
-        raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read ({error.strerror}).") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes that are no UTF-8, a date that is none
-        raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigurationError(f"{path}: {_first_problem(error, '')}") from None
-
-
-def _first_problem(error: ValidationError, prefix: str) -> str:
-    first = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if prefix:
-        where = f"{prefix}{where.upper()}"
-    problem = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {problem}" if where else problem

@@ -26,7 +26,10 @@ TARGETS = {
 @pytest.fixture
 def jobs() -> dict[str, Any]:
     config = yaml.safe_load(CONFIG.read_text())
-    return {job["job_name"]: job for job in config["scrape_configs"]}
+    (folder,) = config["scrape_config_files"]
+    more = [yaml.safe_load(path.read_text()) for path in CONFIG.parent.glob(folder)]
+    found = [job for part in (config, *more) for job in part["scrape_configs"]]
+    return {job["job_name"]: job for job in found}
 
 
 @pytest.mark.requires("promtool")
@@ -54,6 +57,22 @@ def test_a_second_engine_is_found_in_the_folder_its_override_mounts(jobs: dict[s
     assert jobs["vllm"]["file_sd_configs"] == [{"files": ["/etc/prometheus-targets/*.yml"]}]
     [group] = yaml.safe_load((ROOT / "prometheus" / "targets" / "vllm-replica.yml").read_text())
     assert group == {"targets": ["vllm-replica:8000"]}
+
+
+def test_several_gateways_are_found_by_name_and_their_absence_is_seen() -> None:
+    several = yaml.safe_load((CONFIG.parent / "scrape.scale" / "gateway.yml").read_text())["scrape_configs"]
+    each, any_of_them = several
+    [found] = each["dns_sd_configs"]
+    assert (each["job_name"], found["names"], found["type"], found["port"]) == (
+        "gateway",
+        ["gateway"],
+        "A",
+        9100,
+    )
+    assert any_of_them["static_configs"] == [{"targets": [TARGETS["gateway"]]}]
+    assert any_of_them["relabel_configs"] == [{"target_label": "job", "replacement": "gateway"}]
+    # Its samples would be counted twice.
+    assert any_of_them["metric_relabel_configs"][0]["action"] == "drop"
 
 
 def test_the_rules_are_what_the_generator_writes() -> None:

@@ -103,6 +103,15 @@ def test_defaults_are_the_documented_ones() -> None:
         "replicas": 1,
         "snapshot_max_age": 86_400,
         "failed_logins_per_minute": 30,
+        "jwt_issuer": None,
+        "jwt_audience": None,
+        "jwt_algorithms": ("RS256", "ES256"),
+        "jwt_jwks_url": None,
+        "jwt_leeway": 30,
+        "jwt_tenant_claim": "tenant",
+        "jwt_plan_claim": "plan",
+        "jwt_scopes_claim": "scope",
+        "jwt_default_tenant": None,
         "trusted_proxies": (),
         "ready_file": None,
         "log_level": "info",
@@ -159,10 +168,64 @@ def test_an_unknown_variable_that_resembles_none_is_refused_without_a_guess() ->
         ("GATEWAY_TRUSTED_PROXIES", "10.0.0.1/8"),
         ("GATEWAY_TRUSTED_PROXIES", "caddy"),
         ("GATEWAY_LOG_LEVEL", "loud"),
+        ("GATEWAY_DATABASE_URL", "mysql://db/gatehouse"),
+        ("GATEWAY_DATABASE_URL", "postgresql://gatehouse:hunter2@db/gatehouse"),
+        ("GATEWAY_VALKEY_URL", "valkey:6379"),
+        ("GATEWAY_VALKEY_URL", "valkey://:hunter2@valkey:6379"),
+        ("GATEWAY_VALKEY_TIMEOUT", "0"),
+        ("GATEWAY_REPLICAS", "0"),
+        ("GATEWAY_SNAPSHOT_MAX_AGE", "forever"),
+        ("GATEWAY_FAILED_LOGINS_PER_MINUTE", "0"),
+        ("GATEWAY_JWT_ALGORITHMS", "none"),
+        ("GATEWAY_JWT_ALGORITHMS", "RS256,EdDSA"),
+        ("GATEWAY_JWT_JWKS_URL", "http://issuer.example.net/keys"),
+        ("GATEWAY_JWT_JWKS_URL", "ftp://issuer.example.net/keys"),
+        ("GATEWAY_JWT_JWKS_URL", "https://"),
+        ("GATEWAY_JWT_LEEWAY", "-1"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_variables_name(name: str, value: str) -> None:
     assert name in refusal(lambda: Settings.read({name: value}))
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    message = refusal(lambda: Settings.read({"GATEWAY_DATABASE_URL": "postgresql://u:hunter2@db/x"}))
+    assert "hunter2" not in message
+    assert "secret file" in message
+
+
+def test_an_empty_value_is_none() -> None:
+    empty = {"GATEWAY_DATABASE_URL": "", "GATEWAY_READY_FILE": "", "GATEWAY_PORT": ""}
+    assert Settings.read(empty) == Settings.read({})
+
+
+def test_a_list_is_separated_by_commas() -> None:
+    settings = Settings.read({"GATEWAY_OPTIONAL_ROUTES": "/v1/rerank, /v1/score,"})
+    assert settings.optional_routes == ("/v1/rerank", "/v1/score")
+
+
+TOKENS = {
+    "GATEWAY_JWT_ISSUER": "https://issuer.example.net",
+    "GATEWAY_JWT_AUDIENCE": "gatehouse",
+    "GATEWAY_JWT_JWKS_URL": "https://issuer.example.net/keys",
+}
+
+
+@pytest.mark.parametrize("name", ["GATEWAY_JWT_AUDIENCE", "GATEWAY_JWT_JWKS_URL"])
+def test_tokens_need_an_audience_and_where_their_keys_are(name: str) -> None:
+    assert Settings.read(TOKENS).jwt_audience == "gatehouse"
+    assert refusal(lambda: Settings.read({k: v for k, v in TOKENS.items() if k != name})).startswith(name)
+
+
+def test_tokens_need_an_algorithm() -> None:
+    assert "GATEWAY_JWT_ALGORITHMS" in refusal(
+        lambda: Settings.read(TOKENS | {"GATEWAY_JWT_ALGORITHMS": ","})
+    )
+
+
+def test_keys_of_an_issuer_on_this_machine_may_come_unencrypted() -> None:
+    local = "http://127.0.0.1:8000/keys"
+    assert Settings.read(TOKENS | {"GATEWAY_JWT_JWKS_URL": local}).jwt_jwks_url == local
 
 
 def test_trusted_proxies_are_networks_separated_by_commas() -> None:
@@ -220,6 +283,36 @@ def test_each_secret_is_checked_at_start(load: Load, secrets_dir: Path, name: st
     assert name in refusal(load)
 
 
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("database_password", {"GATEWAY_DATABASE_URL": "postgresql://u@db/gatehouse"}),
+        ("valkey_password", {"GATEWAY_VALKEY_URL": "valkey://valkey:6379/0"}),
+        ("jwt_secret", TOKENS | {"GATEWAY_JWT_ALGORITHMS": "HS256"}),
+        ("jwt_secret", TOKENS | {"GATEWAY_JWT_ALGORITHMS": "ES256,HS512"}),
+    ],
+)
+def test_a_secret_is_read_where_it_is_needed_alone(
+    load: Load, secrets_dir: Path, name: str, variables: dict[str, str]
+) -> None:
+    assert getattr(load().secrets, name) is None
+    assert name in refusal(lambda: load(**variables))
+    (secrets_dir / name).write_text(STRONG)
+    assert getattr(load(**variables).secrets, name) in {STRONG, STRONG.encode()}
+
+
+def test_a_database_behind_a_socket_needs_no_password(load: Load) -> None:
+    socket = "postgresql:///gatehouse?host=/run/postgresql&user=gatehouse"
+    assert load(GATEWAY_DATABASE_URL=socket).secrets.database_password is None
+
+
+def test_keys_derived_for_different_purposes_are_different(load: Load) -> None:
+    secrets = load().secrets
+    assert secrets.derived("a") == secrets.derived("a")
+    assert len({secrets.derived("a"), secrets.derived("b"), secrets.key_pepper}) == 3
+    assert len(secrets.derived("a")) == 32
+
+
 def test_no_secret_shows_in_a_repr(load: Load) -> None:
     assert STRONG not in repr(load())
 
@@ -243,6 +336,7 @@ def test_a_profile_may_name_one_model_as_plain_text(load: Load) -> None:
         b"a: 2026-99-99",
         b"",
         b"- list",
+        b"served-model-name: a\nmax-model-len: 1\nmax-model-len: 2\n",
         {"max-model-len": 1},
         PROFILE | {"served-model-name": []},
         PROFILE | {"max-model-len": 0},
