@@ -146,12 +146,12 @@ _ALL = (
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType({endpoint.path: endpoint for endpoint in _ALL})
 OPTIONAL: frozenset[str] = frozenset(endpoint.path for endpoint in _ALL if endpoint.optional)
-_ANTHROPIC = "/v1/messages"
+_MESSAGES = b"/v1/messages"
 
 
 def dialect_of(raw_path: bytes) -> Dialect:
     """Whose error shape a path gets, one that does not exist included."""
-    return "anthropic" if raw_path.startswith(_ANTHROPIC.encode()) else "openai"
+    return "anthropic" if raw_path == _MESSAGES or raw_path.startswith(_MESSAGES + b"/") else "openai"
 
 
 class Routes:

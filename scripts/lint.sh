@@ -59,5 +59,6 @@ step "compose-lint" compose-lint check --fail-on low --strict-config --no-env co
 
 step "dashboards match their generator" python -m grafana.generate --check
 step "rules match their thresholds" python -m prometheus.generate --check
+step "the API page's errors match the code" python -m docs.generate --check
 
 exit "$failed"
