@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, Protocol, get_args
 from zoneinfo import ZoneInfo
@@ -18,6 +18,11 @@ WINDOW_SECONDS = 60.0
 _SWEEP_EVERY = 1024
 
 
+def limit_key(name: LimitName, scope: LimitScope, subject: str) -> str:
+    """What a limit's state is kept under."""
+    return f"{name}:{scope}:{subject}"
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One limit of one subject: a key's id, a tenant, or the empty string for everyone.
@@ -30,6 +35,13 @@ class Limit:
     subject: str
     amount: int
     shadow: bool = False
+    # Worked out once, for they are asked for on every request.
+    key: str = field(init=False, repr=False, compare=False)
+    of_tokens: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", limit_key(self.name, self.scope, self.subject))
+        object.__setattr__(self, "of_tokens", self.name.startswith("tokens_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +75,11 @@ class Refused:
     retry_after: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lease:
-    """What a request holds until it is settled. `tokens`: reserved."""
+    """What a request holds until it is settled. `tokens`: reserved, then used."""
 
     request_id: str
-    limits: tuple[Limit, ...]
     tokens: int
     settled: bool = False
 
