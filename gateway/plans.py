@@ -99,7 +99,7 @@ class Plan(_Strict):
     limits: Limits = Limits()
     output: Output
     models: Annotated[tuple[ModelName, ...], Field(min_length=1)] = (ANY_MODEL,)
-    unknown_fields: Literal["pass", "refuse"] = "pass"
+    unknown_fields: Literal["pass", "refuse"] = "refuse"
     parameters: ParameterRules = ParameterRules()
     priority: Priority = 5
     standby: tuple[str, ...] = ()

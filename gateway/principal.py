@@ -76,6 +76,11 @@ class Entitlements:
         self._kept[grant.key_id] = (grant, generation, principal)
         return principal
 
+    @property
+    def kept(self) -> int:
+        """How many principals are kept; MAX_CACHED at most."""
+        return len(self._kept)
+
     def _work_out(self, grant: Grant) -> Principal:
         plans = self._plans.plans
         plan_name = grant.plan or plans.default_plan
@@ -102,7 +107,7 @@ class Entitlements:
 
     def _rules(self, grant: Grant, plan: Plan) -> Rules:
         return Rules(
-            models=self._allowed(grant.models or plan.models),
+            models=self._allowed(plan.models if grant.models is None else grant.models),
             max_model_len=self._max_model_len,
             output_default=plan.output.default,
             output_cap=plan.output.cap,
