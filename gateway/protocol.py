@@ -9,6 +9,7 @@ from typing import ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import InvalidHTTP
+from gateway.presence import EXTENSION, Presence
 
 # More than the proxy in front lets through: it matters to those who reach the gateway itself.
 MAX_HEAD_BYTES = 64 * 1024
@@ -42,6 +43,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # like its base
         super().connection_made(transport)
+        self._presence = Presence()
+        self._extensions: dict[str, dict[object, object]] = {EXTENSION: {"client": self._presence}}
         # A proxy may open a connection before it has a request for it.
         self._unfinished = self.loop.call_later(self.timeout_keep_alive, self._drop)
 
@@ -49,6 +52,8 @@ class Protocol(HttpToolsProtocol):
         _cancel(self._unfinished)
         _cancel(self._stalled)
         super().connection_lost(exc)
+        if self._answering:
+            self._presence.leave()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -69,6 +74,7 @@ class Protocol(HttpToolsProtocol):
         if self._answering:
             raise RequestRefused
         super().on_message_begin()
+        self.scope["extensions"] = self._extensions
         self._in_head, self._head_bytes, self._whole = True, 0, False
         self._allow_head_seconds()
 

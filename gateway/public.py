@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from traceback import walk_tb
-from types import TracebackType
 from urllib.parse import unquote
 
 import orjson
@@ -23,6 +22,7 @@ from gateway.exchange import Exchange
 from gateway.health import ALIVE, Health
 from gateway.identity import KeyDirectory, Principal
 from gateway.metrics import Metrics
+from gateway.presence import Presence
 from gateway.relay import Answer, BrokenAnswer, Relay
 from gateway.settings import Settings
 
@@ -54,7 +54,7 @@ class PublicApp:
         answer = Answer(exchange, send)
         self.metrics.in_flight.inc()
         try:
-            await self._serve(exchange, receive, answer)
+            await self._serve(exchange, scope, receive, answer)
         except GatewayError as error:
             await _refuse(exchange, answer, error)
         except ClientGone:
@@ -87,7 +87,7 @@ class PublicApp:
         where = f"{frame.f_code.co_filename}:{line}"
         self.log.error("fault", request_id=exchange.request_id, error=type(error).__name__, where=where)
 
-    async def _serve(self, exchange: Exchange, receive: Receive, answer: Answer) -> None:
+    async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, answer: Answer) -> None:
         endpoint = endpoints.match(exchange.method, exchange.raw_path)
         exchange.route = endpoint.path
         if endpoint.kind is Kind.LIVE:
@@ -103,10 +103,17 @@ class PublicApp:
         elif endpoint.kind is Kind.MODEL:
             await answer.send_json(200, _one_model(self.rules.models, exchange.raw_path))
         else:
-            await self._ask_engine(exchange, endpoint, exchange.principal, receive, answer)
+            presence = Presence.of(scope)
+            await self._ask_engine(exchange, endpoint, exchange.principal, receive, presence, answer)
 
     async def _ask_engine(
-        self, exchange: Exchange, endpoint: Endpoint, principal: Principal, receive: Receive, answer: Answer
+        self,
+        exchange: Exchange,
+        endpoint: Endpoint,
+        principal: Principal,
+        receive: Receive,
+        presence: Presence,
+        answer: Answer,
     ) -> None:
         settings = self.settings
         with HeldBody(self.budget, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout) as held:
@@ -117,7 +124,7 @@ class PublicApp:
             self._charge(exchange, principal)
             if allowed.max_tokens is not None:
                 exchange.answer_headers.append((b"x-gatehouse-max-tokens", b"%d" % allowed.max_tokens))
-            async with ClientPresence(receive):
+            with presence:
                 await self.relay.carry(exchange, endpoint, allowed, answer)
 
     def _charge(self, exchange: Exchange, principal: Principal) -> None:
@@ -133,33 +140,6 @@ class PublicApp:
             raise RateLimited(
                 f"This key may make {verdict.limit} requests per minute. Wait {wait} s.", retry_after=wait
             )
-
-
-class ClientPresence:
-    """A block that is cancelled when the client closes its connection, and then raises ClientGone."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._gone = False
-
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._watcher = asyncio.create_task(self._watch())
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watcher.cancel()
-        if self._gone and kind is asyncio.CancelledError and not self._task.uncancel():
-            raise ClientGone from None
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
-        self._task.cancel()
 
 
 async def _refuse(exchange: Exchange, answer: Answer, error: GatewayError) -> None:

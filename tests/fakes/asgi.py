@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Message
 
+from gateway.presence import EXTENSION, Presence
+
 DISCONNECT: Message = {"type": "http.disconnect"}
 
 
@@ -29,12 +31,14 @@ class Client:
         self.got: list[Message] = []
         self.begun = asyncio.Event()
         self.stalled = False
+        self.presence = Presence()
 
     def give(self, message: Message) -> None:
         self._incoming.put_nowait(message)
 
     def leave(self) -> None:
         self._incoming.put_nowait(DISCONNECT)
+        self.presence.leave()
 
     async def receive(self) -> Message:
         return await self._incoming.get()
@@ -83,8 +87,9 @@ def scope(
     headers: Iterable[tuple[str, str]] = (),
     *,
     peer: str | None = "192.0.2.7",
+    client: Client | None = None,
 ) -> dict[str, Any]:
-    """A request's head as uvicorn gives it."""
+    """A request's head as the server gives it; `client` is the one that can leave."""
     return {
         "type": "http",
         "method": method,
@@ -93,6 +98,7 @@ def scope(
         "query_string": b"",
         "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
         "client": None if peer is None else (peer, 50000),
+        "extensions": {EXTENSION: {"client": Presence() if client is None else client.presence}},
     }
 
 
@@ -101,5 +107,5 @@ async def call(
 ) -> Client:
     """One request from start to end, by a client that stays."""
     client = Client(body(content))
-    await app(scope(method, path, headers), client.receive, client.send)
+    await app(scope(method, path, headers, client=client), client.receive, client.send)
     return client

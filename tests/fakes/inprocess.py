@@ -58,7 +58,7 @@ class InProcess:
         """The same by a client that the test plays."""
         for message in body(content):
             client.give(message)
-        await self.apps.public(scope("POST", path, self.head({})), client.receive, client.send)
+        await self.apps.public(scope("POST", path, self.head({}), client=client), client.receive, client.send)
 
     def head(self, headers: dict[str, str]) -> list[tuple[str, str]]:
         given = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -6,9 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.body import ClientGone
 from gateway.errors import EngineFailed
-from gateway.public import ClientPresence
 from gateway.relay import BrokenAnswer
 from gateway.upstreams import unavailable
 from tests.fakes.asgi import DISCONNECT, Client, call, scope
@@ -176,20 +174,22 @@ async def test_a_client_that_leaves_before_the_engine_answers_frees_its_place() 
 async def test_a_client_that_leaves_while_it_sends_is_nobodys_failure() -> None:
     async with gateway() as running:
         client = Client([{"type": "http.request", "body": b"{", "more_body": True}, DISCONNECT])
-        await running.apps.public(scope("POST", CHAT, running.head({})), client.receive, client.send)
+        await running.apps.public(
+            scope("POST", CHAT, running.head({}), client=client), client.receive, client.send
+        )
         assert client.got == []
         line = line_of(running)
         assert (line["status"], line["client_left"], line["refused_by"]) == (499, True, None)
 
 
 async def test_a_client_that_closes_after_the_last_byte_has_not_left_early() -> None:
-    """A server reports a closed connection as soon as the answer is complete."""
+    """Its connection's end comes as soon as the answer is complete."""
 
     class Hurried(Client):
         async def send(self, message: Any) -> None:
             await super().send(message)
             if message["type"] == "http.response.body" and not message["more_body"]:
-                self.leave()
+                asyncio.get_running_loop().call_soon(self.leave)
 
     for reply, stream in ((whole(), False), (events(b"data: [DONE]\n\n"), True)):
         async with gateway(ScriptedTransport(reply)) as running:
@@ -260,65 +260,3 @@ async def test_a_body_is_given_back_whatever_became_of_the_request() -> None:
         await running.ask(CHAT, b"{")
         assert "gateway_inflight_body_bytes 0.0" in await running.metrics()
         assert "gateway_requests_in_flight 0.0" in await running.metrics()
-
-
-class Presence:
-    """A client whose presence is watched; what its block did is told."""
-
-    def __init__(self) -> None:
-        self.client = Client()
-        self.inside = asyncio.Event()
-
-    async def hold(self) -> None:
-        async with ClientPresence(self.client.receive):
-            self.inside.set()
-            await asyncio.sleep(30)
-
-
-async def test_a_block_whose_client_leaves_is_ended_as_client_gone() -> None:
-    presence = Presence()
-    task = asyncio.create_task(presence.hold())
-    await presence.inside.wait()
-    presence.client.leave()
-    with pytest.raises(ClientGone):
-        await task
-    assert task.cancelling() == 0
-
-
-async def test_a_block_that_is_cancelled_from_outside_stays_cancelled() -> None:
-    presence = Presence()
-    task = asyncio.create_task(presence.hold())
-    await presence.inside.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_a_cancellation_from_outside_goes_before_a_client_that_leaves_at_the_same_time() -> None:
-    presence = Presence()
-    task = asyncio.create_task(presence.hold())
-    await presence.inside.wait()
-    presence.client.leave()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-@pytest.mark.parametrize("fault", [None, ValueError("why")])
-async def test_a_block_that_ends_by_itself_leaves_no_task_behind(fault: Exception | None) -> None:
-    before = asyncio.all_tasks()
-    client = Client([{"type": "http.request"}])
-
-    async def block() -> None:
-        async with ClientPresence(client.receive):
-            await asyncio.sleep(0)
-            if fault:
-                raise fault
-
-    if fault:
-        with pytest.raises(ValueError, match="why"):
-            await block()
-    else:
-        await block()
-    await settled()
-    assert asyncio.all_tasks() == before
