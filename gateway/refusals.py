@@ -17,8 +17,8 @@ _CHANGE_THE_REQUEST = (
     "Nothing but another request: correct it as the message says. Tried again as it is, it is refused again."
 )
 _TOO_LARGE = (
-    "A smaller request: a shorter prompt, a lower max_tokens or n. It is larger than the whole limit, and waiting "
-    "does not help."
+    "A smaller request: a shorter prompt, a lower max_tokens or n. It is larger than the whole limit, and "
+    "waiting does not help."
 )
 _TRY_AGAIN = "The same request, once the cause is gone: `make status` and `make logs` show it."
 # What would let a request pass, by the error's code. Others: by its status.
@@ -26,7 +26,7 @@ _REMEDIES = {
     "missing_api_key": "An API key, sent as `Authorization: Bearer sk-gh-…`.",
     "invalid_api_key": 'A key of this gateway: `make keys ARGS=list` shows them, `make keys ARGS="create …"` '
     "makes one. A key made with another pepper (secrets/key_pepper) is none.",
-    "mistyped_api_key": "The key as it was shown, whole: its checksum says that a character is missing or wrong.",
+    "mistyped_api_key": "The key as it was shown, whole: by its checksum a character is missing or wrong.",
     "revoked_api_key": "Another key. A revocation is for good.",
     "disabled_api_key": 'The same key, once it is enabled again: `make keys ARGS="enable {key}"`.',
     "expired_api_key": 'The same key with a later end: `make keys ARGS="change {key} --expires DATE"`.',
