@@ -9,24 +9,17 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 from alembic.util.exc import CommandError
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.databases import migrate_postgresql, postgresql_engine, sqlite_engine
 from gateway.store import AuditEntry, DayUsage, Duplicate, KeyRecord, KeyTokens, Stale, StoreError, StoreUnfit
 from gateway.tables import API_KEYS, AUDIT, LEDGER_MARKS, USAGE_DAYS
 
-CONNECT_SECONDS = 5.0
 # One operation as a whole, waiting for a connection included: a server that swallows everything is a store
 # that is gone.
-OPERATION_SECONDS = 10.0
-POOL_SIZE = 5
-# Any number that all gateways share and nobody else uses.
-_MIGRATION_LOCK = 0x6761_7465_686F
+OPERATION_SECONDS = 5.0
 _SECRET_FIELDS = frozenset({"digest", "previous_digest"})
 # What an entry of the audit log does not repeat: it has columns of its own for these, or the change is their
 # cause.
@@ -53,47 +46,20 @@ class SqlStore:
     @classmethod
     def open_sqlite(cls, path: Path) -> "SqlStore":
         """Opens the file and brings its schema up to date. Blocks: for the start. Raises StoreError."""
-        # Without a worker thread: one that dies while it opens a file says so on stderr, with a traceback.
-        first = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
-        sa.event.listen(first, "connect", _durable_wal)
-        sa.event.listen(first, "connect", _leave_transactions_to_us)
-        sa.event.listen(first, "begin", _one_migration_at_a_time)
         try:
-            with first.begin() as connection:
-                _migrate(connection)
+            return cls(sqlite_engine(path), migrated=True)
         except (sa.exc.SQLAlchemyError, CommandError, OSError) as error:
-            # CommandError: the file's schema is one that this version does not know.
             raise StoreError(f"the store {path} cannot be opened") from error
-        finally:
-            first.dispose()
-        # `rw`: a file that is gone is a store that is gone, not a reason to begin an empty one.
-        existing = {"uri": "true", "mode": "rw"}
-        url = sa.URL.create("sqlite+aiosqlite", database=path.absolute().as_uri(), query=existing)
-        engine = create_async_engine(url)
-        sa.event.listen(engine.sync_engine, "connect", _durable_wal)
-        _leave_replaced_file(engine, path)
-        return cls(engine, migrated=True)
 
     @classmethod
     def postgresql(cls, url: str, password: str | None) -> "SqlStore":
-        """A store at `postgresql://user@host:port/database`. Connects at the first use. Raises StoreError
+        """A store at `postgresql://user@host:port/database`. Connects at the first use. Raises StoreUnfit
         where the URL is none.
         """
         try:
-            where = sa.make_url(url).set(drivername="postgresql+asyncpg")
+            return cls(postgresql_engine(url, password), migrated=False)
         except sa.exc.ArgumentError as error:
-            raise StoreError("the database URL is not one") from error
-        if password is not None:
-            where = where.set(password=password)
-        engine = create_async_engine(
-            where,
-            pool_size=POOL_SIZE,
-            max_overflow=0,
-            pool_pre_ping=True,
-            pool_timeout=OPERATION_SECONDS,
-            connect_args={"timeout": CONNECT_SECONDS, "command_timeout": OPERATION_SECONDS},
-        )
-        return cls(engine, migrated=False)
+            raise StoreUnfit("the database URL is not one") from error
 
     async def open(self) -> None:
         async with self._connection("opened"):
@@ -246,10 +212,9 @@ class SqlStore:
         that a database may do: `done` completes its sentence.
         """
         try:
-            async with asyncio.timeout(OPERATION_SECONDS):
-                await self._migrate_once()
-                async with self._engine.begin() as connection:
-                    yield connection
+            await self._migrate_once()
+            async with asyncio.timeout(OPERATION_SECONDS), self._engine.begin() as connection:
+                yield connection
         except (sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise _store_error(error, f"the store cannot be {done}") from error
         except CommandError as error:
@@ -260,10 +225,7 @@ class SqlStore:
             return
         async with self._migrating:
             if not self._migrated:
-                async with self._engine.begin() as connection:
-                    # Several gateways may start at once.
-                    await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-                    await connection.run_sync(_migrate)
+                await migrate_postgresql(self._engine)
                 self._migrated = True
 
 
@@ -332,49 +294,3 @@ def _row_key(row: DayUsage) -> tuple[str, str, str, str]:
 def _in_order(rows: Sequence[DayUsage]) -> list[dict[str, Any]]:
     """One order for all processes: two transactions that lock the same rows cannot wait for each other."""
     return [asdict(row) for row in sorted(rows, key=_row_key)]
-
-
-def _durable_wal(connection: DBAPIConnection, _record: object) -> None:
-    cursor = connection.cursor()
-    # FULL: a revocation that was acknowledged survives a power cut. Writes are rare, so its price is not
-    # felt.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _leave_transactions_to_us(connection: DBAPIConnection, _record: object) -> None:
-    """Python's driver would commit before each change of the schema: half a migration would stay."""
-    connection.isolation_level = None
-
-
-def _one_migration_at_a_time(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _leave_replaced_file(engine: AsyncEngine, path: Path) -> None:
-    """Makes connections that are kept follow the path: one to a deleted file would take keys that no restart
-    finds again.
-    """
-
-    def file() -> tuple[int, int]:
-        found = path.stat()
-        return found.st_dev, found.st_ino
-
-    def remember(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-        record.info[path] = file()
-
-    def compare(_: DBAPIConnection, record: ConnectionPoolEntry, __: object) -> None:
-        if record.info[path] != file():
-            raise sa.exc.DisconnectionError
-
-    sa.event.listen(engine.sync_engine, "connect", remember)
-    sa.event.listen(engine.sync_engine, "checkout", compare)
-
-
-def _migrate(connection: sa.Connection) -> None:
-    config = Config()
-    scripts = str(Path(__file__).parent / "migrations")
-    config.set_main_option("script_location", scripts.replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")

@@ -1,0 +1,110 @@
+"""Connections to the two databases, and their schema brought up to date."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+# For a connection, and for one statement.
+CONNECT_SECONDS = 5.0
+STATEMENT_SECONDS = 5.0
+POOL_SIZE = 5
+# Any number that all gateways share and nobody else uses.
+_MIGRATION_LOCK = 0x6761_7465_686F
+
+
+def sqlite_engine(path: Path) -> AsyncEngine:
+    """For a file, which is made and brought up to date. Blocks: for the start. Raises SQLAlchemyError,
+    CommandError (a schema that this version does not know) or OSError.
+    """
+    # Without a worker thread: one that dies while it opens a file says so on stderr, with a traceback.
+    first = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
+    sa.event.listen(first, "connect", _durable_wal)
+    sa.event.listen(first, "connect", _leave_transactions_to_us)
+    sa.event.listen(first, "begin", _one_migration_at_a_time)
+    try:
+        with first.begin() as connection:
+            _upgrade(connection)
+    finally:
+        first.dispose()
+    # `rw`: a file that is gone is a store that is gone, not a reason to begin an empty one.
+    existing = {"uri": "true", "mode": "rw"}
+    url = sa.URL.create("sqlite+aiosqlite", database=path.absolute().as_uri(), query=existing)
+    engine = create_async_engine(url)
+    sa.event.listen(engine.sync_engine, "connect", _durable_wal)
+    _leave_replaced_file(engine, path)
+    return engine
+
+
+def postgresql_engine(url: str, password: str | None) -> AsyncEngine:
+    """For `postgresql://user@host:port/database`. Connects at the first use. Raises sa.exc.ArgumentError."""
+    where = sa.make_url(url).set(drivername="postgresql+asyncpg")
+    if password is not None:
+        where = where.set(password=password)
+    return create_async_engine(
+        where,
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+        pool_pre_ping=True,
+        pool_timeout=CONNECT_SECONDS,
+        connect_args={"timeout": CONNECT_SECONDS, "command_timeout": STATEMENT_SECONDS},
+    )
+
+
+async def migrate_postgresql(engine: AsyncEngine) -> None:
+    """Brings the schema up to date; several gateways may start at once. Raises what sqlite_engine does, and
+    asyncpg's errors.
+    """
+    async with engine.begin() as connection:
+        await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        await connection.run_sync(_upgrade)
+
+
+def _durable_wal(connection: DBAPIConnection, _record: object) -> None:
+    cursor = connection.cursor()
+    # FULL: a revocation that was acknowledged survives a power cut. Writes are rare, so its price is not
+    # felt.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _leave_transactions_to_us(connection: DBAPIConnection, _record: object) -> None:
+    """Python's driver would commit before each change of the schema: half a migration would stay."""
+    connection.isolation_level = None
+
+
+def _one_migration_at_a_time(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _leave_replaced_file(engine: AsyncEngine, path: Path) -> None:
+    """Makes connections that are kept follow the path: one to a deleted file would take keys that no restart
+    finds again.
+    """
+
+    def file() -> tuple[int, int]:
+        found = path.stat()
+        return found.st_dev, found.st_ino
+
+    def remember(_: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        record.info[path] = file()
+
+    def compare(_: DBAPIConnection, record: ConnectionPoolEntry, __: object) -> None:
+        if record.info[path] != file():
+            raise sa.exc.DisconnectionError
+
+    sa.event.listen(engine.sync_engine, "connect", remember)
+    sa.event.listen(engine.sync_engine, "checkout", compare)
+
+
+def _upgrade(connection: sa.Connection) -> None:
+    config = Config()
+    scripts = str(Path(__file__).parent / "migrations")
+    config.set_main_option("script_location", scripts.replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
