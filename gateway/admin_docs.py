@@ -1,4 +1,4 @@
-"""The admin API's page: its OpenAPI schema as one document of plain HTML, which loads nothing from anywhere."""
+"""The admin API's page: its OpenAPI schema as one plain HTML document that loads nothing."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -18,7 +18,7 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem
 h2 { border-bottom: 1px solid; margin-top: 2.5rem; }
 h3 code { font-size: 1.05rem; }
 table { border-collapse: collapse; width: 100%; }
-th, td { border-bottom: 1px solid #8885; padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
+th, td { border-bottom: 1px solid #8885; padding: .2rem .8rem .2rem 0; text-align: left; }
 details { margin: .5rem 0; }
 nav a { margin-right: 1rem; }
 """
@@ -40,8 +40,9 @@ def page(openapi: Schema) -> str:
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>
 <h1>{title}</h1>
-<p>Every request wants <code>Authorization: Bearer …</code> with the token in <code>secrets/admin_token</code>;
-for GET, a browser may send it as a password, under any name. Refusals have the form of the public API's.
+<p>Every request wants <code>Authorization: Bearer …</code> with the token in
+<code>secrets/admin_token</code>; for GET, a browser may send it as a password, under any name.
+Refusals have the form of the public API's.
 <a href="openapi.json">openapi.json</a> is the same for programs.</p>
 <nav>{links}</nav>
 <h2>Operations</h2>

@@ -81,6 +81,18 @@ async def test_an_answer_is_one_json_line_and_exit_code_0(tmp_path: Path) -> Non
     assert asked.endswith(b'{"name": "x"}')
 
 
+async def test_a_patch_has_a_body_a_query_goes_along_and_who_asks_is_told(tmp_path: Path) -> None:
+    async with admin("200 OK", b"{}") as answer:
+        await run(tmp_path, answer.port, "PATCH", "/admin/keys/a", "Zoë\n", stdin=b'{"plan": "wide"}')
+        await run(tmp_path, answer.port, "GET", "/admin/keys?tenant=a%20b&limit=2")
+    patch, get = answer.asked
+    assert patch.startswith(b"PATCH /admin/keys/a HTTP/1.1\r\n")
+    assert patch.endswith(b'{"plan": "wide"}')
+    assert "X-Gatehouse-Actor: Zoë?\r\n".encode() in patch
+    assert get.startswith(b"GET /admin/keys?tenant=a%20b&limit=2 HTTP/1.1\r\n")
+    assert b"actor" not in get.lower()
+
+
 async def test_a_refusal_is_an_answer_too(tmp_path: Path) -> None:
     async with admin("404 Not Found", b'{"error": {"code": "path_not_found"}}') as answer:
         done = await run(tmp_path, answer.port, "GET", "/admin/keys", stdin=b"is not read")
@@ -105,7 +117,18 @@ async def test_nobody_listening_is_exit_code_3(tmp_path: Path) -> None:
     assert done.err.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [(), ("GET",), ("GET", "/admin/keys", "more")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("GET",),
+        ("GET", "/admin/keys", "me", "more"),
+        ("DELETE", "/admin/keys"),
+        ("GET", "admin/keys"),
+        ("GET", "/admin/keys?tenant=a b"),
+        ("GET", "/admin/keys\r\nx: y"),
+    ],
+)
 async def test_a_wrong_command_line_shows_how(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = await run(tmp_path, 1, *arguments)
     assert (done.code, done.out) == (2, b"")
