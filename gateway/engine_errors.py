@@ -8,6 +8,7 @@ from typing import Any
 import jiter
 
 from gateway.errors import (
+    NO_RETRY,
     ContextLengthExceeded,
     EndpointNotSupported,
     EngineFailed,
@@ -21,6 +22,7 @@ _PARAM = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 # What vLLM names as `param` although no request has such a field: the prompt, measured.
 _INPUT = ("input_tokens", "input_text")
 _NOT_FIELDS = ("body", *_INPUT)
+_NO_ROUTE = re.compile(r"The model does not support [\w ]{1,40} API")
 _CONTEXT = re.compile(r"context length|input_tokens|maximum model length|max_model_len", re.IGNORECASE)
 
 
@@ -51,25 +53,32 @@ def from_error(error: Any, status: int) -> GatewayError:
     code = fields.get("code")
     if isinstance(code, int) and 400 <= code <= 599:
         status = code
+    if status == 501 or (status < 500 and _says(fields, _NO_ROUTE)) or (status == 404 and not fields):
+        return EndpointNotSupported("The engine does not have this route for the model that it serves.")
     if status in (400, 422):
         return _refused(fields)
     if status == 404:
-        if isinstance(error, dict):
-            return ModelNotFound("The engine does not serve this model now.", param="model")
-        return EndpointNotSupported("The model that is served does not support this endpoint.")
+        return ModelNotFound("The engine does not serve this model now.", param="model")
     if status == 503:
         return unavailable()
     if status == 401:
-        return EngineFailed("The engine did not accept the gateway's own key. The operator must mend this.")
+        return EngineFailed(
+            "The engine did not accept the gateway's own key. The operator must mend this.",
+            headers=(NO_RETRY,),
+        )
     return EngineFailed("The engine failed on this request.")
+
+
+def _says(fields: dict[str, Any], what: re.Pattern[str]) -> bool:
+    message = fields.get("message")
+    return isinstance(message, str) and what.search(message) is not None
 
 
 def _refused(fields: dict[str, Any]) -> GatewayError:
     param = fields.get("param")
     field = param.removeprefix("body.") if isinstance(param, str) else ""
     named = field if _PARAM.fullmatch(field) and field not in _NOT_FIELDS else None
-    message = fields.get("message")
-    if param in _INPUT or (isinstance(message, str) and _CONTEXT.search(message)):
+    if param in _INPUT or _says(fields, _CONTEXT):
         return ContextLengthExceeded(
             "The prompt and the output asked for do not fit the model's context. "
             "Shorten the prompt or lower max_tokens.",

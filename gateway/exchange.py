@@ -40,6 +40,7 @@ class Exchange:
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    events: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
 

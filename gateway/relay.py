@@ -13,9 +13,9 @@ from gateway.endpoints import Endpoint
 from gateway.errors import ContextLengthExceeded, EngineFailed, EngineTimeout, GatewayError, Headers
 from gateway.exchange import Exchange
 from gateway.policy import Allowed
-from gateway.sse import EventStream, EventTooLarge
+from gateway.sse import EventStream, EventTooLarge, error_event
 from gateway.upstreams import EngineReply, Pool, Transport
-from gateway.usage import Usage, find_finish_reason, find_usage
+from gateway.usage import COMPLETIONS_USAGE, Told, UsageRule, read_reply
 
 # A reply up to this size is sent only when it is whole, so that one that breaks off is still a clean error.
 WHOLE_REPLY_BYTES = 1024 * 1024
@@ -91,9 +91,8 @@ class Relay:
                 async with asyncio.timeout(first_byte) as limit:
                     reply = await self._transport.post(slot.upstream, endpoint.path, allowed.body, headers)
                     try:
-                        await self._answer(
-                            exchange, allowed, reply, answer, Patience(limit, self._timeouts.idle, end)
-                        )
+                        patience = Patience(limit, self._timeouts.idle, end)
+                        await self._answer(exchange, endpoint, allowed, reply, answer, patience)
                     finally:
                         reply.close()
             except TimeoutError:
@@ -101,22 +100,30 @@ class Relay:
                     exchange.client_left = True
                     raise BrokenAnswer from None
                 late = EngineTimeout("The engine did not answer in time.")
-                await _fail(exchange, answer, late, self._timeouts.idle)
+                await _fail(exchange, endpoint, answer, late, self._timeouts.idle)
             except GatewayError as error:
                 if isinstance(error, ContextLengthExceeded):  # the engine does not name the route's field
                     error.param = error.param or endpoint.prompt_field
-                await _fail(exchange, answer, error, self._timeouts.idle)
+                await _fail(exchange, endpoint, answer, error, self._timeouts.idle)
 
     async def _answer(
-        self, exchange: Exchange, allowed: Allowed, reply: EngineReply, answer: Answer, patience: "Patience"
+        self,
+        exchange: Exchange,
+        endpoint: Endpoint,
+        allowed: Allowed,
+        reply: EngineReply,
+        answer: Answer,
+        patience: "Patience",
     ) -> None:
+        rule = endpoint.usage or COMPLETIONS_USAGE
         if reply.status != 200:
             raise engine_errors.from_reply(reply.status, await _some(reply, ERROR_REPLY_BYTES))
         is_stream = reply.content_type.startswith("text/event-stream")
         if allowed.stream and is_stream:
-            await _relay_events(exchange, EventStream(hide_usage=allowed.hide_usage), reply, answer, patience)
+            events = EventStream(endpoint.dialect, rule, hide_usage=allowed.hide_usage)
+            await _relay_events(exchange, events, reply, answer, patience)
         elif not allowed.stream and reply.content_type.startswith("application/json"):
-            await _relay_json(exchange, reply, answer, patience)
+            await _relay_json(exchange, rule, reply, answer, patience)
         else:
             raise engine_errors.from_reply(200, await _some(reply, ERROR_REPLY_BYTES))
 
@@ -159,7 +166,8 @@ async def _relay_events(
     except EventTooLarge:
         raise EngineFailed("The engine sent an event without an end.") from None
     finally:  # a stream that breaks off has cost what it has cost
-        _settle(exchange, events.usage, events.finish_reason)
+        exchange.events = events.events
+        _settle(exchange, Told(events.usage, events.finish_reason))
     if events.error is not None:
         raise engine_errors.from_error(events.error, 500)
     if not events.finished:
@@ -176,7 +184,9 @@ async def _await_end(reply: EngineReply) -> None:
                 pass
 
 
-async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, patience: Patience) -> None:
+async def _relay_json(
+    exchange: Exchange, rule: UsageRule, reply: EngineReply, answer: Answer, patience: Patience
+) -> None:
     body = await _some(reply, WHOLE_REPLY_BYTES, patience)
     error = engine_errors.find_error(body)
     if error:
@@ -186,7 +196,7 @@ async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, pa
     ):
         raise EngineFailed("The engine's reply is not JSON.")
     if len(body) <= WHOLE_REPLY_BYTES:
-        _settle(exchange, find_usage(body), find_finish_reason(body))
+        _settle(exchange, read_reply(body, rule))
         await answer.send_json(200, body)
         return
     await answer.begin(200, (_JSON,))
@@ -196,7 +206,7 @@ async def _relay_json(exchange: Exchange, reply: EngineReply, answer: Answer, pa
         tail = (tail + body)[-ERROR_REPLY_BYTES:]
         body = await reply.read()
         patience.renew()
-    _settle(exchange, find_usage(tail), find_finish_reason(tail))
+    _settle(exchange, read_reply(tail, rule))
     await answer.write(b"", more=False)
 
 
@@ -212,14 +222,17 @@ async def _some(reply: EngineReply, limit: int, patience: Patience | None = None
     return b"".join(chunks)
 
 
-def _settle(exchange: Exchange, usage: Usage | None, finish_reason: str | None) -> None:
-    exchange.finish_reason = finish_reason
-    if usage is not None:
-        exchange.prompt_tokens, exchange.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+def _settle(exchange: Exchange, told: Told) -> None:
+    exchange.finish_reason = told.finish_reason
+    if told.usage is not None:
+        exchange.prompt_tokens = told.usage.prompt_tokens
+        exchange.completion_tokens = told.usage.completion_tokens
 
 
-async def _fail(exchange: Exchange, answer: Answer, error: GatewayError, seconds: float) -> None:
-    """Before the first byte an error is an error; after it, an event that the SDKs raise, and no `[DONE]`."""
+async def _fail(
+    exchange: Exchange, endpoint: Endpoint, answer: Answer, error: GatewayError, seconds: float
+) -> None:
+    """Before the first byte an error is an error; after it, an event that the SDKs raise, and no end."""
     if not answer.begun:
         raise error
     exchange.refused_by = error.code
@@ -228,7 +241,8 @@ async def _fail(exchange: Exchange, answer: Answer, error: GatewayError, seconds
     try:
         # A client that stopped reading may be why it failed; it must not hold its place for ever.
         async with asyncio.timeout(seconds):
-            await answer.write(b"data: " + error.body() + b"\n\n", more=False)
+            event = error_event(endpoint.dialect, error, exchange.events, exchange.request_id)
+            await answer.write(event, more=False)
     except TimeoutError:
         raise BrokenAnswer from None
 
