@@ -1,5 +1,7 @@
 """Keys with plans, scopes, models, overrides, rotation and last use; the audit log; usage per day."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -9,17 +11,6 @@ branch_labels = None
 depends_on = None
 
 REFUSAL = "the audit log is append-only"
-NEW_COLUMNS = (
-    sa.Column("previous_digest", sa.LargeBinary(32)),
-    sa.Column("previous_pepper_id", sa.String(12)),
-    sa.Column("previous_until", sa.Double),
-    sa.Column("plan", sa.String(100)),
-    sa.Column("scopes", sa.JSON(none_as_null=True)),
-    sa.Column("models", sa.JSON(none_as_null=True)),
-    sa.Column("overrides", sa.JSON, nullable=False, server_default="{}"),
-    sa.Column("disabled_at", sa.Double),
-    sa.Column("last_used_at", sa.Double),
-)
 KEYS = sa.table(
     "api_keys",
     sa.column("id", sa.String),
@@ -32,8 +23,8 @@ KEYS = sa.table(
 
 def upgrade() -> None:
     with op.batch_alter_table("api_keys") as table:
-        for column in NEW_COLUMNS:
-            table.add_column(column.copy())
+        for column in _new_columns():
+            table.add_column(column)
     _own_limits_to_overrides()
     with op.batch_alter_table("api_keys") as table:
         table.drop_column("requests_per_minute")
@@ -56,8 +47,22 @@ def downgrade() -> None:
     ended = sa.func.coalesce(KEYS.c.revoked_at, KEYS.c.disabled_at)
     op.get_bind().execute(sa.update(KEYS).values(revoked_at=ended))
     with op.batch_alter_table("api_keys") as table:
-        for column in NEW_COLUMNS:
+        for column in _new_columns():
             table.drop_column(column.name)
+
+
+def _new_columns() -> list[sa.Column[Any]]:
+    return [
+        sa.Column("previous_digest", sa.LargeBinary(32)),
+        sa.Column("previous_pepper_id", sa.String(12)),
+        sa.Column("previous_until", sa.Double),
+        sa.Column("plan", sa.String(100)),
+        sa.Column("scopes", sa.JSON(none_as_null=True)),
+        sa.Column("models", sa.JSON(none_as_null=True)),
+        sa.Column("overrides", sa.JSON, nullable=False, server_default="{}"),
+        sa.Column("disabled_at", sa.Double),
+        sa.Column("last_used_at", sa.Double),
+    ]
 
 
 def _own_limits_to_overrides() -> None:

@@ -1,5 +1,7 @@
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.fakes.databases"]
+
 # No deadline, no complaint about slow examples: on a busy machine a slow moment is no fault of the code.
 settings.register_profile(
     "unit", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True

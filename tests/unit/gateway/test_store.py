@@ -1,262 +1,292 @@
-"""One suite for every KeyStore; then what SQLite alone promises: durability, migrations, honest failure."""
+"""One suite for every Store: in memory, on SQLite, on PostgreSQL."""
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
-import gateway.store
-from gateway.store import KeyRecord, KeyStore, SqlKeyStore, StoreError
-from tests.fakes.store import MemoryKeyStore
+from gateway.store import DayUsage, Duplicate, KeyRecord, KeyTokens, Stale, Store
 
-
-def record(key_id: str = "aaaaaaaaaa", *, changed_at: float = 100.0) -> KeyRecord:
-    return KeyRecord(
-        id=key_id,
-        name="laptop",
-        tenant="default",
-        digest=bytes(range(32)),
-        pepper_id="0123456789ab",
-        requests_per_minute=None,
-        created_at=changed_at,
-        expires_at=None,
-        revoked_at=None,
-        changed_at=changed_at,
-    )
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyStore]:
-    opened: KeyStore = (
-        MemoryKeyStore() if request.param == "memory" else SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
-    )
-    yield opened
-    await opened.close()
+BARE = KeyRecord(
+    id="aaaaaaaaaa",
+    name="laptop",
+    tenant="default",
+    digest=bytes(range(32)),
+    pepper_id="0123456789ab",
+    created_at=100.0,
+    changed_at=100.0,
+)
+FULL = replace(
+    BARE,
+    id="ffffffffff",
+    previous_digest=b"\xff" * 32,
+    previous_pepper_id="ba9876543210",
+    previous_until=1.6e9 + 0.5,
+    plan="wide",
+    scopes=("generate", "embed"),
+    models=("small", "large"),
+    overrides={"requests_per_minute": 7, "over_cap": "refuse"},
+    created_at=1.4e9 + 0.654321,
+    expires_at=1.5e9 + 0.123456,
+    changed_at=1.4e9 + 0.654321,
+)
+USAGE = DayUsage("2026-12-01", "default", "aaaaaaaaaa", "large", 2, 30, 7, 1)
 
 
-@pytest.fixture
-async def sqlite(tmp_path: Path) -> AsyncIterator[SqlKeyStore]:
-    opened = SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
-    yield opened
-    await opened.close()
+def key(key_id: str, *, changed_at: float = 100.0) -> KeyRecord:
+    return replace(BARE, id=key_id, created_at=changed_at, changed_at=changed_at)
 
 
-async def test_a_new_store_holds_nothing(store: KeyStore) -> None:
-    assert list(await store.changed_since(0.0)) == []
+async def add(store: Store, *records: KeyRecord) -> None:
+    await store.add(records, actor="alice")
 
 
-async def test_a_key_is_read_back_as_it_was_added(store: KeyStore) -> None:
-    full = replace(record(), requests_per_minute=7, expires_at=1.5e9 + 0.123456, created_at=1.4e9 + 0.654321)
-    await store.add(full)
-    await store.add(record("bbbbbbbbbb"))
-    assert sorted(await store.changed_since(0.0), key=lambda key: key.id) == [full, record("bbbbbbbbbb")]
+async def test_a_new_store_holds_nothing(store: Store) -> None:
+    await store.open()
+    assert list(await store.all_keys()) == list(await store.changed_since(0.0)) == []
+    assert list(await store.audit_log(limit=10)) == []
+    assert list(await store.usage("0001-01-01", "9999-12-31")) == []
+    assert list(await store.tokens("0001-01-01", "9999-12-31")) == []
 
 
-async def test_an_id_is_given_once(store: KeyStore) -> None:
-    await store.add(record())
-    with pytest.raises(StoreError):
-        await store.add(replace(record(), name="other"))
-    assert list(await store.changed_since(0.0)) == [record()]
+async def test_a_key_is_read_back_as_it_was_added(store: Store) -> None:
+    await add(store, FULL, BARE)
+    assert list(await store.all_keys()) == [BARE, FULL]
+    assert sorted(await store.changed_since(0.0), key=lambda record: record.id) == [BARE, FULL]
 
 
-async def test_only_changes_at_or_after_the_moment_are_read(store: KeyStore) -> None:
+async def test_no_models_at_all_is_not_the_plans_models(store: Store) -> None:
+    await add(store, replace(BARE, models=(), scopes=()))
+    [found] = await store.all_keys()
+    assert (found.models, found.scopes) == ((), ())
+
+
+async def test_an_id_is_given_once(store: Store) -> None:
+    await add(store, BARE)
+    with pytest.raises(Duplicate):
+        await add(store, replace(BARE, name="other"))
+    assert list(await store.all_keys()) == [BARE]
+
+
+async def test_of_several_keys_all_are_stored_or_none(store: Store) -> None:
+    await add(store, BARE)
+    with pytest.raises(Duplicate):
+        await add(store, key("bbbbbbbbbb"), replace(BARE, name="other"))
+    with pytest.raises(Duplicate):
+        await add(store, key("cccccccccc"), key("cccccccccc"))
+    assert list(await store.all_keys()) == [BARE]
+    assert [entry.key_id for entry in await store.audit_log(limit=10)] == [BARE.id]
+    await add(store)
+    await add(store, *(key(f"key{number:07d}") for number in range(300)))
+    assert len(await store.all_keys()) == 301
+
+
+async def test_only_changes_at_or_after_the_moment_are_read(store: Store) -> None:
     for key_id, moment in (("aaaaaaaaaa", 1.0), ("bbbbbbbbbb", 2.0), ("cccccccccc", 3.0)):
-        await store.add(record(key_id, changed_at=moment))
-    assert {key.id for key in await store.changed_since(2.0)} == {"bbbbbbbbbb", "cccccccccc"}
+        await add(store, key(key_id, changed_at=moment))
+    assert {found.id for found in await store.changed_since(2.0)} == {"bbbbbbbbbb", "cccccccccc"}
     assert list(await store.changed_since(3.1)) == []
 
 
-async def test_a_revocation_is_a_change_and_the_first_one_stands(store: KeyStore) -> None:
-    await store.add(record())
-    await store.add(record("bbbbbbbbbb"))
-    revoked = await store.revoke("aaaaaaaaaa", 200.0)
-    assert revoked == replace(record(), revoked_at=200.0, changed_at=200.0)
-    assert list(await store.changed_since(150.0)) == [revoked]
-    again = await store.revoke("aaaaaaaaaa", 300.0)
-    assert again == replace(record(), revoked_at=200.0, changed_at=300.0)
+async def test_a_change_sets_what_it_names_and_returns_the_whole_key(store: Store) -> None:
+    await add(store, FULL, BARE)
+    changes = {
+        "plan": None,
+        "models": ("tiny",),
+        "scopes": None,
+        "overrides": {"priority": 9},
+        "expires_at": None,
+        "changed_at": 2e9,
+    }
+    changed = await store.change(FULL.id, changes, actor="bob", action="change")
+    expected = replace(
+        FULL,
+        plan=None,
+        models=("tiny",),
+        scopes=None,
+        overrides={"priority": 9},
+        expires_at=None,
+        changed_at=2e9,
+    )
+    assert changed == expected
+    assert list(await store.changed_since(1.9e9)) == [expected]
+    assert BARE in await store.all_keys()
 
 
-async def test_revoking_a_key_that_is_not_there_changes_nothing(store: KeyStore) -> None:
-    await store.add(record())
-    assert await store.revoke("zzzzzzzzzz", 200.0) is None
-    assert list(await store.changed_since(0.0)) == [record()]
+async def test_changing_a_key_that_is_not_there_changes_nothing(store: Store) -> None:
+    await add(store, BARE)
+    revoked = {"revoked_at": 2.0, "changed_at": 2.0}
+    assert await store.change("zzzzzzzzzz", revoked, actor="bob", action="revoke") is None
+    assert await store.change("' OR '1'='1", revoked, actor="bob", action="revoke", read_at=1.0) is None
+    assert list(await store.all_keys()) == [BARE]
+    assert len(await store.audit_log(limit=10)) == 1
 
 
-async def test_keys_that_are_added_and_revoked_at_once_are_all_kept(store: KeyStore) -> None:
+@pytest.mark.parametrize("field", ["revoked_at", "disabled_at"])
+async def test_the_first_moment_of_a_keys_end_stands(store: Store, field: str) -> None:
+    await add(store, BARE)
+    for moment in (200.0, 300.0):
+        changes = {field: moment, "changed_at": moment}
+        found = await store.change(BARE.id, changes, actor="bob", action="end")
+    assert found == replace(BARE, **{field: 200.0, "changed_at": 300.0})  # type: ignore[arg-type]
+
+
+async def test_a_disabled_key_can_be_enabled(store: Store) -> None:
+    await add(store, replace(BARE, disabled_at=150.0))
+    changes = {"disabled_at": None, "changed_at": 200.0}
+    assert await store.change(BARE.id, changes, actor="bob", action="enable") == replace(
+        BARE, changed_at=200.0
+    )
+
+
+async def test_of_two_changes_that_were_made_from_the_same_record_one_is_refused(store: Store) -> None:
+    await add(store, BARE)
+
+    async def rotate(digest: bytes) -> KeyRecord | None:
+        changes = {"digest": digest, "previous_digest": BARE.digest, "changed_at": 200.0}
+        return await store.change(BARE.id, changes, actor="bob", action="rotate", read_at=BARE.changed_at)
+
+    outcomes = await asyncio.gather(rotate(b"1" * 32), rotate(b"2" * 32), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {KeyRecord, Stale}
+    [winner] = [outcome for outcome in outcomes if isinstance(outcome, KeyRecord)]
+    assert list(await store.all_keys()) == [winner]
+    assert [entry.action for entry in await store.audit_log(limit=10)] == ["rotate", "create"]
+
+
+async def test_keys_that_are_added_and_revoked_at_once_are_all_kept(store: Store) -> None:
     ids = [f"key{number:07d}" for number in range(20)]
-    await asyncio.gather(*(store.add(record(key_id)) for key_id in ids))
-    await asyncio.gather(*(store.revoke(key_id, 200.0) for key_id in ids[::2]))
+    await asyncio.gather(*(add(store, key(key_id)) for key_id in ids))
+    revoked = {"revoked_at": 200.0, "changed_at": 200.0}
+    await asyncio.gather(*(store.change(i, revoked, actor="bob", action="revoke") for i in ids[::2]))
     found = await store.changed_since(0.0)
-    assert {key.id: key.revoked_at for key in found} == {
+    assert {record.id: record.revoked_at for record in found} == {
         key_id: 200.0 if number % 2 == 0 else None for number, key_id in enumerate(ids)
     }
 
 
-async def test_quotes_in_names_are_text(store: KeyStore) -> None:
-    hostile = replace(record(), name="'); DROP TABLE api_keys; --", tenant='"x"')
-    await store.add(hostile)
-    assert await store.revoke("' OR '1'='1", 200.0) is None
+async def test_quotes_in_names_are_text(store: Store) -> None:
+    hostile = replace(BARE, name="'); DROP TABLE api_keys; --", tenant='"x"')
+    await add(store, hostile)
     assert list(await store.changed_since(0.0)) == [hostile]
 
 
 def test_a_records_repr_shows_no_digest() -> None:
-    assert repr(record()) == "KeyRecord(id='aaaaaaaaaa', tenant='default')"
+    assert repr(BARE) == "KeyRecord(id='aaaaaaaaaa', tenant='default')"
 
 
-async def test_what_was_stored_is_there_after_a_reopening(tmp_path: Path) -> None:
-    path = tmp_path / "gateway.db"
-    first = SqlKeyStore.open_sqlite(path)
-    await first.add(record())
-    await first.revoke("aaaaaaaaaa", 200.0)
-    await first.close()
-    second = SqlKeyStore.open_sqlite(path)
-    assert list(await second.changed_since(0.0)) == [replace(record(), revoked_at=200.0, changed_at=200.0)]
-    await second.close()
+async def test_the_audit_log_says_who_made_a_key_and_of_what_but_no_digest(store: Store) -> None:
+    await store.add([FULL], actor="alice", action="import")
+    [entry] = await store.audit_log(limit=10)
+    assert (entry.at, entry.actor, entry.action) == (FULL.changed_at, "alice", "import")
+    assert (entry.key_id, entry.tenant) == (FULL.id, "default")
+    assert entry.detail == {
+        "name": "laptop",
+        "pepper_id": FULL.pepper_id,
+        "previous_pepper_id": FULL.previous_pepper_id,
+        "previous_until": FULL.previous_until,
+        "plan": "wide",
+        "scopes": ["generate", "embed"],
+        "models": ["small", "large"],
+        "overrides": {"requests_per_minute": 7, "over_cap": "refuse"},
+        "expires_at": FULL.expires_at,
+    }
 
 
-async def test_two_processes_may_share_a_file(tmp_path: Path, sqlite: SqlKeyStore) -> None:
-    other = SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
-    stores = {"aa": sqlite, "bb": other}
-    adds = [store.add(record(f"{name}{n:08d}")) for n in range(10) for name, store in stores.items()]
-    await asyncio.gather(*adds)
-    assert len(await sqlite.changed_since(0.0)) == len(await other.changed_since(0.0)) == 20
-    await other.close()
+async def test_the_audit_log_says_what_a_change_set(store: Store) -> None:
+    await add(store, FULL)
+    changes = {"digest": b"x" * 32, "plan": None, "models": ("a",), "changed_at": 5.0}
+    await store.change(FULL.id, changes, actor="bob", action="rotate")
+    [entry, _] = await store.audit_log(limit=10)
+    assert (entry.at, entry.actor, entry.action, entry.key_id) == (5.0, "bob", "rotate", FULL.id)
+    assert entry.detail == {"plan": None, "models": ["a"]}
 
 
-async def test_the_file_is_in_wal_mode_so_that_readers_do_not_wait_for_a_writer(
-    tmp_path: Path, sqlite: SqlKeyStore
-) -> None:
-    await sqlite.add(record())
-    plain = _plain(tmp_path)
-    assert plain.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    plain.execute("BEGIN IMMEDIATE")
-    assert list(await sqlite.changed_since(0.0)) == [record()]
-    plain.execute("ROLLBACK")
-    plain.close()
+async def test_the_audit_log_is_read_page_by_page_newest_first(store: Store) -> None:
+    for number in range(5):
+        await add(store, key(f"key{number:07d}"))
+    await store.note(at=7.0, actor="carol", action="reload plans", detail={"plans": ["a", "b"]})
+    first = await store.audit_log(limit=2)
+    assert [entry.key_id for entry in first] == [None, "key0000004"]
+    assert (first[0].at, first[0].actor, first[0].tenant) == (7.0, "carol", None)
+    assert first[0].detail == {"plans": ["a", "b"]}
+    rest = await store.audit_log(limit=10, before=first[-1].id)
+    assert [entry.key_id for entry in rest] == ["key0000003", "key0000002", "key0000001", "key0000000"]
+    assert [entry.key_id for entry in await store.audit_log(limit=9, key_id="key0000002")] == ["key0000002"]
+    ids = [entry.id for entry in (*first, *rest)]
+    assert ids == sorted(set(ids), reverse=True)
 
 
-async def test_a_change_is_on_the_disk_before_it_is_acknowledged(sqlite: SqlKeyStore) -> None:
-    """A power cut cannot be had in a test; the mode that survives one can be read."""
-    async with sqlite._engine.connect() as connection:
-        assert (await connection.exec_driver_sql("PRAGMA synchronous")).scalar() == 2  # FULL
+async def test_usage_adds_up_per_day_tenant_key_and_model(store: Store) -> None:
+    other = [replace(USAGE, **part) for part in ({"day": "2026-12-02"}, {"tenant": "b"}, {"model": "m"})]
+    assert await store.apply_usage("spool", 0, 10, [USAGE, *other], {}) == 10
+    assert await store.apply_usage("spool", 10, 20, [USAGE], {}) == 20
+    twice = replace(USAGE, requests=4, prompt_tokens=60, completion_tokens=14, estimated_requests=2)
+    order = [other[1], twice, other[2], other[0]]
+    assert list(await store.usage("2026-12-01", "2026-12-31")) == order
+    assert list(await store.usage("2026-12-02", "2026-12-02")) == [other[0]]
+    assert list(await store.usage("2026-12-01", "2026-12-01", tenant="b")) == [other[1]]
+    assert list(await store.usage("2026-12-01", "2026-12-01", key_id="nobody")) == []
 
 
-def _plain(directory: Path) -> sqlite3.Connection:
-    """A connection that is not ours, as a backup tool would open one."""
-    return sqlite3.connect(directory / "gateway.db", isolation_level=None)
+async def test_tokens_add_up_per_key(store: Store) -> None:
+    rows = [
+        USAGE,
+        replace(USAGE, day="2026-12-02"),
+        replace(USAGE, model="m", prompt_tokens=2**40),
+        replace(USAGE, key_id="bbbbbbbbbb"),
+    ]
+    await store.apply_usage("spool", 0, 10, rows, {})
+    found = sorted(await store.tokens("2026-12-01", "2026-12-31"), key=lambda one: one.key_id)
+    assert found == [
+        KeyTokens("default", "aaaaaaaaaa", 37 + 37 + 2**40 + 7),
+        KeyTokens("default", "bbbbbbbbbb", 37),
+    ]
+    assert type(found[0].tokens) is int
+    assert list(await store.tokens("2026-12-02", "2026-12-02")) == [KeyTokens("default", "aaaaaaaaaa", 37)]
 
 
-@pytest.mark.parametrize("name", ["gate way.db", "a?mode=memory.db", "a#b.db", "100%.db", "ü.db"])
-async def test_the_file_has_the_name_it_was_given(tmp_path: Path, name: str) -> None:
-    store = SqlKeyStore.open_sqlite(tmp_path / name)
-    await store.add(record())
-    await store.close()
-    assert (tmp_path / name).stat().st_size > 0
+async def test_lines_that_were_counted_are_not_counted_again(store: Store) -> None:
+    assert await store.apply_usage("spool", 0, 10, [USAGE], {}) == 10
+    assert await store.apply_usage("spool", 0, 10, [USAGE], {}) == 10
+    assert await store.apply_usage("spool", 0, 25, [USAGE], {}) == 10
+    assert await store.apply_usage("spool", 20, 30, [USAGE], {}) == 10
+    assert list(await store.usage("2026-12-01", "2026-12-01")) == [USAGE]
 
 
-def refused(path: Path) -> str:
-    """Why a file cannot be opened."""
-    with pytest.raises(StoreError) as raised:
-        SqlKeyStore.open_sqlite(path)
-    return str(raised.value)
+async def test_a_spool_that_the_store_does_not_know_begins_at_its_beginning(store: Store) -> None:
+    assert await store.apply_usage("spool", 20, 30, [USAGE], {}) == 0
+    assert list(await store.usage("2026-12-01", "2026-12-01")) == []
 
 
-def test_a_directory_that_is_not_there_is_a_store_error(tmp_path: Path) -> None:
-    path = tmp_path / "nowhere" / "gateway.db"
-    assert refused(path) == f"the key store {path} cannot be opened"
+async def test_a_forgotten_spool_is_as_one_that_never_was(store: Store) -> None:
+    await store.apply_usage("spool", 0, 10, [USAGE], {})
+    await store.apply_usage("other", 0, 10, [], {})
+    await store.forget_spools(["spool", "never seen"])
+    assert await store.apply_usage("spool", 10, 20, [], {}) == 0
+    assert await store.apply_usage("other", 10, 20, [], {}) == 20
 
 
-def test_a_file_that_is_no_database_is_a_store_error(tmp_path: Path) -> None:
-    (tmp_path / "gateway.db").write_bytes(b"this is no database, it is a text" * 100)
-    assert refused(tmp_path / "gateway.db")
+async def test_of_many_attempts_to_count_the_same_lines_one_counts(store: Store) -> None:
+    marks = await asyncio.gather(*(store.apply_usage("spool", 0, 10, [USAGE], {}) for _ in range(10)))
+    assert marks == [10] * 10
+    assert list(await store.usage("2026-12-01", "2026-12-01")) == [USAGE]
 
 
-async def test_a_schema_of_a_later_version_is_a_store_error(tmp_path: Path) -> None:
-    store = SqlKeyStore.open_sqlite(tmp_path / "gateway.db")
-    await store.close()
-    plain = _plain(tmp_path)
-    plain.execute("UPDATE alembic_version SET version_num = '9999'")
-    plain.close()
-    assert refused(tmp_path / "gateway.db")
+async def test_many_spools_that_count_into_the_same_rows_are_all_counted(store: Store) -> None:
+    rows = [replace(USAGE, key_id=f"key{number:07d}") for number in range(20)]
+    counts = [
+        store.apply_usage(f"spool{n}", 0, 1, rows if n % 2 else rows[::-1], {r.key_id: 9.0 for r in rows})
+        for n in range(10)
+    ]
+    assert await asyncio.gather(*counts) == [1] * 10
+    found = await store.usage("2026-12-01", "2026-12-01")
+    assert [row.requests for row in found] == [20] * 20
 
 
-async def test_a_store_that_breaks_while_it_is_open_is_a_store_error(
-    tmp_path: Path, sqlite: SqlKeyStore
-) -> None:
-    await sqlite.add(record())
-    plain = _plain(tmp_path)
-    plain.execute("DROP TABLE api_keys")
-    plain.close()
-    with pytest.raises(StoreError):
-        await sqlite.changed_since(0.0)
-    with pytest.raises(StoreError):
-        await sqlite.add(record("bbbbbbbbbb"))
-    with pytest.raises(StoreError):
-        await sqlite.revoke("aaaaaaaaaa", 1.0)
-
-
-def configured(connection: sa.Connection) -> Config:
-    config = Config()
-    scripts = Path(gateway.store.__file__).parent / "migrations"
-    config.set_main_option("script_location", str(scripts))
-    config.attributes["connection"] = connection
-    return config
-
-
-def test_migrations_go_up_and_down_and_up_again_with_data(tmp_path: Path) -> None:
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'gateway.db'}")
-    with engine.begin() as connection:
-        command.upgrade(configured(connection), "head")
-        connection.execute(
-            sa.insert(gateway.store.API_KEYS).values(
-                id="aaaaaaaaaa",
-                name="n",
-                tenant="t",
-                digest=b"d",
-                pepper_id="p",
-                created_at=1.0,
-                changed_at=1.0,
-            )
-        )
-        command.downgrade(configured(connection), "base")
-        assert "api_keys" not in sa.inspect(connection).get_table_names()
-        command.upgrade(configured(connection), "head")
-        assert (
-            connection.execute(sa.select(sa.func.count()).select_from(gateway.store.API_KEYS)).scalar() == 0
-        )
-    engine.dispose()
-
-
-def test_migrations_make_exactly_the_schema_that_the_code_uses(tmp_path: Path) -> None:
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'gateway.db'}")
-    with engine.begin() as connection:
-        command.upgrade(configured(connection), "head")
-        command.check(configured(connection))
-    engine.dispose()
-
-
-async def test_a_deleted_file_is_a_store_that_is_gone_and_one_put_back_is_there_again(
-    sqlite: SqlKeyStore, tmp_path: Path
-) -> None:
-    await sqlite.add(record())
-    file, kept = tmp_path / "gateway.db", tmp_path / "kept.db"
-    with sqlite3.connect(file) as here, sqlite3.connect(kept) as there:
-        here.backup(there)
-    here.close()
-    there.close()
-    file.unlink()
-    with pytest.raises(StoreError):
-        await sqlite.changed_since(0.0)
-    with pytest.raises(StoreError):
-        await sqlite.add(record("bbbbbbbbbb"))
-    assert not file.exists()
-    for left in ("gateway.db-wal", "gateway.db-shm"):
-        (tmp_path / left).unlink(missing_ok=True)
-    kept.rename(file)
-    assert list(await sqlite.changed_since(0.0)) == [record()]
+async def test_last_use_goes_forward_only_and_is_no_change(store: Store) -> None:
+    await add(store, BARE, key("bbbbbbbbbb"))
+    await store.apply_usage("spool", 0, 1, [], {BARE.id: 500.0, "jwt-aaaaaaaaaaaaaaaa": 1.0})
+    await store.apply_usage("spool", 1, 2, [], {BARE.id: 400.0})
+    [first, second] = await store.all_keys()
+    assert (first.last_used_at, first.changed_at) == (500.0, 100.0)
+    assert second.last_used_at is None
