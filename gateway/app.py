@@ -98,7 +98,7 @@ def _rules(configuration: Configuration) -> Rules:
     return Rules(
         models=MappingProxyType(served | settings.model_aliases),
         max_model_len=profile.max_model_len,
-        default_output=settings.default_max_tokens,
+        output_default=settings.default_max_tokens,
         output_cap=settings.max_tokens_cap,
         over_cap=settings.max_tokens_mode,
     )

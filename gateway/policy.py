@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jiter
 import orjson
 
+from gateway import parameters
 from gateway.endpoints import Endpoint
 from gateway.errors import (
     BodyNotObject,
@@ -19,6 +20,7 @@ from gateway.errors import (
     MissingModel,
     ModelNotFound,
 )
+from gateway.parameters import ParameterRules
 
 # What `1e999` becomes; nothing else in a JSON text can.
 _INFINITIES = (math.inf, -math.inf)
@@ -31,24 +33,29 @@ _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the policy needs to know. Output and context in tokens.
+    """What the policy needs to know of one caller. Output and context in tokens.
 
-    `models` maps every name that a client may use to the name that the engine serves.
+    `models` maps every name that a client may use to the name that the engine serves. `cache_salt` parts the
+    engine's prefix cache by tenant.
     """
 
     models: Mapping[str, str]
     max_model_len: int
-    default_output: int
+    output_default: int
     output_cap: int
     over_cap: Literal["clamp", "refuse"]
+    unknown_fields: Literal["pass", "refuse"] = "refuse"
+    parameters: ParameterRules = ParameterRules()  # noqa: RUF009 - frozen
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """A body that the engine may see. `max_tokens` is per choice, and set only where the cap changed the
-    request.
+    request; `output_tokens` is the most that all its answers can have together.
 
     `hide_usage`: the engine is asked for its usage event, the client did not ask and must not see it.
+    `prompt_bytes`: the size of the JSON that carries the prompt.
     """
 
     body: bytes
@@ -56,6 +63,8 @@ class Allowed:
     stream: bool
     hide_usage: bool
     max_tokens: int | None
+    output_tokens: int = 0
+    prompt_bytes: int = 0
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -83,14 +92,24 @@ def decide(endpoint: Endpoint, raw: bytes, rules: Rules) -> Allowed:
     body = parse(raw)
     model = _model(body, rules)
     body["model"] = model
-    stream = _flag(body, "stream") if endpoint.streams else False
-    hide_usage = _ask_for_usage(body, stream=stream)
-    max_tokens = _cap_output(endpoint, body, rules) if endpoint.output_fields else None
+    stream = _stream(endpoint, body)
+    hide_usage = _ask_for_usage(body, stream=stream) if endpoint.usage_option else False
+    parameters.apply(endpoint, body, rules.parameters, refuse_unknown=rules.unknown_fields == "refuse")
+    max_tokens, output_tokens = _cap_output(endpoint, body, rules) if endpoint.output_fields else (None, 0)
+    if endpoint.usage is not None:
+        body["cache_salt"] = rules.cache_salt
     try:
         sent = orjson.dumps(body)
     except orjson.JSONEncodeError:
         raise InvalidJSON("The body holds an integer beyond 64 bits.") from None
-    return Allowed(sent, model, stream, hide_usage, max_tokens)
+    return Allowed(sent, model, stream, hide_usage, max_tokens, output_tokens, len(raw))
+
+
+def _stream(endpoint: Endpoint, body: Mapping[str, Any]) -> bool:
+    stream = _flag(body, "stream")
+    if stream and not endpoint.streams:
+        raise InvalidRequest("This route does not stream.", param="stream")
+    return stream
 
 
 def _model(body: Mapping[str, Any], rules: Rules) -> str:
@@ -131,12 +150,12 @@ def _ask_for_usage(body: dict[str, Any], *, stream: bool) -> bool:
     return not asked
 
 
-def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> int | None:
-    """Caps every alias so that all choices together stay within the cap. Returns the tokens per choice if it
-    changed any.
+def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> tuple[int | None, int]:
+    """Caps every alias so that all answers together stay within the cap. Returns the tokens per answer if it
+    changed any, and the most that all answers can have.
     """
-    choices, most = _choices(body)
-    allowed = rules.output_cap // choices
+    answers, most = _answers(endpoint, body)
+    allowed = rules.output_cap // answers
     if allowed < 1:
         raise InvalidRequest(
             f"`{most}` asks for more answers than one request may have output tokens, {rules.output_cap}.",
@@ -144,33 +163,46 @@ def _cap_output(endpoint: Endpoint, body: dict[str, Any], rules: Rules) -> int |
         )
     given = {name: _tokens(name, body[name]) for name in endpoint.output_fields if body.get(name) is not None}
     if not given:
-        default = min(endpoint.output_default or rules.default_output, allowed)
+        default = min(endpoint.output_default or rules.output_default, allowed)
         body[endpoint.output_fields[0]] = default
-        return default
+        _check_least(body, default)
+        return default, default * answers
     for name, tokens in given.items():
         if tokens > rules.max_model_len:
             raise MaxTokensTooLarge(
                 f"`{name}` is more than the model's whole context, {rules.max_model_len} tokens.",
                 param=name,
             )
-    if max(given.values()) <= allowed:
-        return None
+    asked = max(given.values())
+    _check_least(body, min(asked, allowed))
+    if asked <= allowed:
+        return None, asked * answers
     if rules.over_cap == "refuse":
         name = max(given, key=lambda field: given[field])
         raise MaxTokensTooLarge(f"`{name}` is more than {allowed}, the most per answer here.", param=name)
     body.update({name: min(tokens, allowed) for name, tokens in given.items()})
-    return allowed
+    return allowed, allowed * answers
 
 
-def _choices(body: Mapping[str, Any]) -> tuple[int, str]:
+def _check_least(body: Mapping[str, Any], output: int) -> None:
+    """An engine that must write more than it may waits for ever: vLLM 0.16 hangs."""
+    least = body.get("min_tokens")
+    if least is not None and least > output:
+        raise InvalidRequest(
+            f"`min_tokens` is more than the {output} tokens of the answer.", param="min_tokens"
+        )
+
+
+def _answers(endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[int, str]:
     """Answers that one request makes, `n` or `best_of` for each prompt of a list of prompts; and the field
     that asks for most.
     """
-    asked = {"n": _count(body, "n"), "best_of": _count(body, "best_of"), "prompt": 1}
+    asked = {name: _count(body, name) for name in endpoint.choice_fields}
+    choices = max(asked.values(), default=1)
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        asked["prompt"] = len(prompt)
-    return max(asked["n"], asked["best_of"]) * asked["prompt"], max(asked, key=lambda name: asked[name])
+    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+    asked["prompt"] = prompts
+    return choices * prompts, max(asked, key=lambda name: asked[name])
 
 
 def _count(body: Mapping[str, Any], name: str) -> int:

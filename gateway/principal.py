@@ -113,7 +113,7 @@ class Entitlements:
             output_cap=plan.output.cap,
             over_cap=plan.output.over_cap,
             unknown_fields=plan.unknown_fields,
-            parameters=plan.parameters.compiled(),
+            parameters=plan.parameters,
             cache_salt=cache_salt(self._salt_key, grant.tenant),
         )
 

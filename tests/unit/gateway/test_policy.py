@@ -31,7 +31,7 @@ KNOWN = {"model", "stream", "stream_options", "n", "best_of", "prompt", *ASKING}
 
 def rules(over_cap: Literal["clamp", "refuse"] = "clamp", *, output_cap: int = 4096) -> Rules:
     models = MappingProxyType({"served": "served", "alias": "served"})
-    return Rules(models, max_model_len=8192, default_output=1024, output_cap=output_cap, over_cap=over_cap)
+    return Rules(models, max_model_len=8192, output_default=1024, output_cap=output_cap, over_cap=over_cap)
 
 
 def ask(endpoint: Endpoint = CHAT, *, by: Rules | None = None, **fields: Any) -> Allowed:
