@@ -9,13 +9,13 @@ import orjson
 from gateway.endpoints import Endpoint
 from gateway.limits import Ask
 
-# Until a model has told its own: less than any text has shown, so that the first requests reserve too much.
+# Until a model has told its own: few, so that the first requests reserve too much.
 FIRST_BYTES_PER_TOKEN = 2.0
 # How much one request's figures change what is known: about the last twenty count.
 WEIGHT = 0.1
 # Deviations below the mean that are still expected.
 CAUTION = 2.0
-# What a chat template adds of its own: a default system prompt, the words around tools, the head of the answer.
+# What a chat template adds of its own: a default system prompt, the words around tools, an answer's head.
 TEMPLATE_TOKENS = 256
 _MAX_MODELS = 1000
 _COUNTED_CHAT = ("model", "messages", "tools", "chat_template_kwargs")
@@ -74,7 +74,7 @@ class Estimator:
             known.bytes_per_token = _learnt(known.bytes_per_token, prompt_bytes / prompt_tokens)
 
     def learn_output(self, model: str, tokens: int, events: int, seconds: float) -> None:
-        """Takes in a whole answer: its tokens, the events of its stream (0: it was none), how long it took."""
+        """Takes in a whole answer: its tokens, the events of its stream (0: none), how long it took."""
         known = self._of(model)
         if events > 0:
             known.per_event = _learnt(known.per_event, tokens / events)

@@ -158,22 +158,25 @@ class Places:
 class Quota:
     """The tokens of the requests that began in the present day or month."""
 
-    __slots__ = ("_clock", "_period", "_period_of", "_sum")
+    __slots__ = ("_clock", "_period", "_period_of", "_settled", "_sum")
 
     def __init__(self, period_of: Callable[[float], Period], clock: Callable[[], float]) -> None:
         self._period_of = period_of
         self._clock = clock
         self._period = period_of(clock())
         self._sum = 0
+        self._settled = 0
 
     def seed(self, period: str, tokens: int) -> None:
-        if self._period.id == period:
-            self._sum += tokens
+        """`tokens` is all that was settled, by this process too."""
+        if self._period.id == period and tokens > self._settled:
+            self._sum += tokens - self._settled
+            self._settled = tokens
 
     def used(self, now: float) -> int:
         at = self._clock()
         if not self._period.start <= at < self._period.end:
-            self._period, self._sum = self._period_of(at), 0
+            self._period, self._sum, self._settled = self._period_of(at), 0, 0
         return self._sum
 
     def charge(self, lease: MemoryLease) -> Period:
@@ -183,6 +186,7 @@ class Quota:
     def settle(self, lease: MemoryLease, mark: Any, more: int) -> None:
         if mark is self._period:
             self._sum += more
+            self._settled += lease.tokens + more
 
     def reset(self, now: float) -> float:
         return self._period.end - self._clock()

@@ -131,12 +131,18 @@ def _whole(name: str, value: object, low: int, high: int, why: str) -> int:
 
 
 def _messages(name: str, value: object, rules: ParameterRules) -> None:
-    if isinstance(value, str) and name == "input":
-        return
     for message in _list(name, value, rules.messages):
         content = message.get("content") if isinstance(message, dict) else None
         if type(content) is list and not rules.media:
             _text_only(name, content)
+
+
+def _input(name: str, value: object, rules: ParameterRules) -> None:
+    """What /v1/responses answers, or what /v1/embeddings embeds."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        _messages(name, value, rules)
+    else:
+        _prompt(name, value, rules)
 
 
 def _text_only(name: str, parts: list[Any]) -> None:
@@ -338,7 +344,7 @@ def _template_arguments(name: str, value: object, rules: ParameterRules) -> None
 
 _CHECKS: Mapping[str, Check] = {
     "messages": _messages,
-    "input": _messages,
+    "input": _input,
     "prompt": _prompt,
     "n": _choices,
     "best_of": _choices,
