@@ -9,9 +9,6 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-# For a connection, and for one statement.
-CONNECT_SECONDS = 5.0
-STATEMENT_SECONDS = 5.0
 POOL_SIZE = 5
 # Any number that all gateways share and nobody else uses.
 _MIGRATION_LOCK = 0x6761_7465_686F
@@ -40,8 +37,10 @@ def sqlite_engine(path: Path) -> AsyncEngine:
     return engine
 
 
-def postgresql_engine(url: str, password: str | None) -> AsyncEngine:
-    """For `postgresql://user@host:port/database`. Connects at the first use. Raises sa.exc.ArgumentError."""
+def postgresql_engine(url: str, password: str | None, timeout: float) -> AsyncEngine:
+    """For `postgresql://user@host:port/database`. Connects at the first use. `timeout`: seconds to connect,
+    for a place in the pool, and for one statement. Raises sa.exc.ArgumentError.
+    """
     where = sa.make_url(url).set(drivername="postgresql+asyncpg")
     if password is not None:
         where = where.set(password=password)
@@ -50,8 +49,8 @@ def postgresql_engine(url: str, password: str | None) -> AsyncEngine:
         pool_size=POOL_SIZE,
         max_overflow=0,
         pool_pre_ping=True,
-        pool_timeout=CONNECT_SECONDS,
-        connect_args={"timeout": CONNECT_SECONDS, "command_timeout": STATEMENT_SECONDS},
+        pool_timeout=timeout,
+        connect_args={"timeout": timeout, "command_timeout": timeout},
     )
 
 

@@ -37,8 +37,9 @@ class SqlStore:
     succeeded yet: a gateway may start before its database.
     """
 
-    def __init__(self, engine: AsyncEngine, *, migrated: bool) -> None:
+    def __init__(self, engine: AsyncEngine, *, migrated: bool, timeout: float = OPERATION_SECONDS) -> None:
         self._engine = engine
+        self._timeout = timeout
         self._migrated = migrated
         self._migrating = asyncio.Lock()
         self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
@@ -52,12 +53,12 @@ class SqlStore:
             raise StoreError(f"the store {path} cannot be opened") from error
 
     @classmethod
-    def postgresql(cls, url: str, password: str | None) -> "SqlStore":
+    def postgresql(cls, url: str, password: str | None, *, timeout: float = OPERATION_SECONDS) -> "SqlStore":
         """A store at `postgresql://user@host:port/database`. Connects at the first use. Raises StoreUnfit
         where the URL is none.
         """
         try:
-            return cls(postgresql_engine(url, password), migrated=False)
+            return cls(postgresql_engine(url, password, timeout), migrated=False, timeout=timeout)
         except sa.exc.ArgumentError as error:
             raise StoreUnfit("the database URL is not one") from error
 
@@ -213,7 +214,7 @@ class SqlStore:
         """
         try:
             await self._migrate_once()
-            async with asyncio.timeout(OPERATION_SECONDS), self._engine.begin() as connection:
+            async with asyncio.timeout(self._timeout), self._engine.begin() as connection:
                 yield connection
         except (sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise _store_error(error, f"the store cannot be {done}") from error

@@ -217,7 +217,7 @@ async def test_the_audit_log_is_read_page_by_page_newest_first(store: Store) -> 
 
 
 async def test_usage_adds_up_per_day_tenant_key_and_model(store: Store) -> None:
-    other = [replace(USAGE, **part) for part in ({"day": "2026-12-02"}, {"tenant": "b"}, {"model": "m"})]
+    other = [replace(USAGE, day="2026-12-02"), replace(USAGE, tenant="b"), replace(USAGE, model="m")]
     assert await store.apply_usage("spool", 0, 10, [USAGE, *other], {}) == 10
     assert await store.apply_usage("spool", 10, 20, [USAGE], {}) == 20
     twice = replace(USAGE, requests=4, prompt_tokens=60, completion_tokens=14, estimated_requests=2)
