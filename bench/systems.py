@@ -20,6 +20,25 @@ START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 ROOT = Path(__file__).parent.parent
 
+# The plan that is measured: every kind of limit, so that each is checked, and none that a load could meet.
+PLANS = MappingProxyType(
+    {
+        "default_plan": "measured",
+        "plans": {
+            "measured": {
+                "limits": {
+                    "requests_per_minute": 10**9,
+                    "tokens_per_minute": 10**12,
+                    "parallel_requests": 10**6,
+                    "tokens_per_day": 10**14,
+                    "tokens_per_month": 10**14,
+                },
+                "output": {"cap": 4096, "default": 1024},
+            }
+        },
+    }
+)
+
 
 class NotStarted(Exception):
     """A process did not come up; the message holds the end of its output."""
@@ -101,6 +120,7 @@ def gateway_environment(folder: Path, engine_port: int, ready: Path) -> Mapping[
     upstreams = {"upstreams": [{"name": "mock", "url": f"http://127.0.0.1:{engine_port}"}]}
     (folder / "profile.yaml").write_text(json.dumps(profile))  # JSON is YAML
     (folder / "upstreams.yaml").write_text(json.dumps(upstreams))
+    (folder / "plans.yaml").write_text(json.dumps(dict(PLANS)))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
     return MappingProxyType(
         kept
@@ -113,6 +133,7 @@ def gateway_environment(folder: Path, engine_port: int, ready: Path) -> Mapping[
             "GATEWAY_SECRETS_DIR": str(folder),
             "GATEWAY_ENGINE_PROFILE": str(folder / "profile.yaml"),
             "GATEWAY_UPSTREAMS_FILE": str(folder / "upstreams.yaml"),
+            "GATEWAY_PLANS_FILE": str(folder / "plans.yaml"),
             "GATEWAY_READY_FILE": str(ready),
         }
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -43,6 +44,17 @@ __all__ = [
 
 ENV_PREFIX = "GATEWAY_"
 LOOPBACK = "127.0.0.1"
+
+_OF_A_PLAN = "It stands in the plans file now (gateway/config/plans.yaml): plans, a plan's name,"
+# Settings that are no more, and where what they said is said now.
+RETIRED: Mapping[str, str] = MappingProxyType(
+    {
+        "GATEWAY_REQUESTS_PER_MINUTE": f"{_OF_A_PLAN} limits.requests_per_minute.",
+        "GATEWAY_DEFAULT_MAX_TOKENS": f"{_OF_A_PLAN} output.default.",
+        "GATEWAY_MAX_TOKENS_CAP": f"{_OF_A_PLAN} output.cap.",
+        "GATEWAY_MAX_TOKENS_MODE": f"{_OF_A_PLAN} output.over_cap.",
+    }
+)
 
 Network = IPv4Network | IPv6Network
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -207,6 +219,8 @@ class Settings(BaseSettings):
         known = [name.upper() for name in cls.model_fields]
         for name in sorted(environ):
             if name.startswith(ENV_PREFIX) and (rest := name.removeprefix(ENV_PREFIX)) not in known:
+                if name in RETIRED:
+                    raise ConfigurationError(f"{name} is no longer a setting. {RETIRED[name]}")
                 near = difflib.get_close_matches(rest, known, n=1)
                 hint = f" (did you mean {ENV_PREFIX}{near[0]}?)" if near else ""
                 raise ConfigurationError(f"{name} is not a setting{hint}. All are in .env.example.")

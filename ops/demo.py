@@ -226,6 +226,7 @@ def gateway_environment(home: Path, port: int, engine_port: int, ready_file: Pat
         "GATEWAY_SECRETS_DIR": str(home / "secrets"),
         "GATEWAY_ENGINE_PROFILE": str(profile),
         "GATEWAY_UPSTREAMS_FILE": str(upstreams),
+        "GATEWAY_PLANS_FILE": str(ROOT / "gateway" / "config" / "plans.yaml"),
         "GATEWAY_MODEL_ALIASES": json.dumps({ALIAS: MODEL}),
         "GATEWAY_DRAIN_SECONDS": str(DRAIN_SECONDS),
         "GATEWAY_READY_FILE": str(ready_file),

@@ -5,10 +5,19 @@ import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gateway.settings import ConfigurationError, read_secret
+from gateway.configfiles import ConfigurationError, read_secret
 from ops.errors import OpsError
 
-NAMES = ("engine_api_key", "key_pepper", "admin_token", "grafana_admin_password")
+# The last three are there before they are needed: a compose file that is added later mounts them.
+NAMES = (
+    "engine_api_key",
+    "key_pepper",
+    "admin_token",
+    "grafana_admin_password",
+    "database_password",
+    "valkey_password",
+    "jwt_secret",
+)
 ALERTMANAGER = "alertmanager.yml"
 _DIRECTORY_MODE = 0o700
 # Readable by the containers' users; the directory keeps everybody else on the host out.

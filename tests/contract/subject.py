@@ -26,6 +26,14 @@ def settings(model: str, output_cap: int) -> dict[str, str]:
     }
 
 
+def plan(output_cap: int) -> dict[str, object]:
+    """The standard plan of the same gateways: a cap, and no limit that the tests could meet."""
+    return {
+        "limits": {"requests_per_minute": 100_000},
+        "output": {"cap": output_cap, "default": DEFAULT_TOKENS, "over_cap": "clamp"},
+    }
+
+
 class EngineUnderTest(Protocol):
     """What can be seen of any engine."""
 

@@ -14,6 +14,8 @@ from typing import Any
 import httpx2
 import yaml
 
+from tests.fakes.standard import STANDARD
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -41,8 +43,16 @@ class EnginePlan:
 class GatewayProcess:
     """Started by `start`, ended by `stop`; its files live in `home`."""
 
-    def __init__(self, home: Path, engine: EnginePlan, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        engine: EnginePlan,
+        settings: Mapping[str, str] | None = None,
+        plan: Mapping[str, object] | None = None,
+    ) -> None:
+        """`plan`: parts of the standard plan in place of tests.fakes.standard's."""
         self.home = home
+        self.plans_file = home / "plans.yaml"
         self.admin_token = secrets.token_urlsafe(32)
         self.secrets_dir = home / "secrets"
         self._ready = home / "ready.json"
@@ -50,6 +60,7 @@ class GatewayProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: dict[str, int] = {}
         self._write_files(engine)
+        self.write_plans({"standard": STANDARD | dict(plan or {})})
         self.environment = self._environment(settings or {})
 
     @property
@@ -179,6 +190,12 @@ class GatewayProcess:
         """Replace one secret file."""
         (self.secrets_dir / name).write_text(text)
 
+    def write_plans(self, plans: Mapping[str, object], **whole: object) -> None:
+        """Replace the plans file, as an editor does; `whole` are parts of the file beside its plans."""
+        new = self.plans_file.with_name("plans.new")
+        new.write_text(yaml.safe_dump({"default_plan": "standard", "plans": dict(plans)} | whole))
+        new.replace(self.plans_file)
+
     def _write_files(self, engine: EnginePlan) -> None:
         self.secrets_dir.mkdir()
         (self.home / "data").mkdir()
@@ -206,6 +223,7 @@ class GatewayProcess:
             "GATEWAY_SECRETS_DIR": str(self.secrets_dir),
             "GATEWAY_ENGINE_PROFILE": str(self.home / "profile.yaml"),
             "GATEWAY_UPSTREAMS_FILE": str(self.home / "upstreams.yaml"),
+            "GATEWAY_PLANS_FILE": str(self.plans_file),
             "GATEWAY_READY_FILE": str(self._ready),
             **settings,
         }

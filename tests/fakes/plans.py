@@ -3,13 +3,7 @@
 from typing import Any
 
 from gateway.plans import Plans
-
-# Wide enough that a test which is not about plans never meets one.
-STANDARD: dict[str, Any] = {
-    "limits": {"requests_per_minute": 60},
-    "output": {"cap": 4096, "default": 1024, "over_cap": "clamp"},
-    "unknown_fields": "pass",
-}
+from tests.fakes.standard import STANDARD
 
 
 def plans(standard: dict[str, Any] | None = None, **whole: Any) -> Plans:

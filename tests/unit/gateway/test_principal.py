@@ -10,7 +10,8 @@ from gateway.limits import LIMIT_NAMES, Limit
 from gateway.plans import Overrides
 from gateway.principal import ALL_SCOPES, MAX_CACHED, Entitlements, Grant, cache_salt, client_models
 from gateway.settings import EngineProfile
-from tests.fakes.plans import STANDARD, FixedPlans, plans
+from tests.fakes.plans import FixedPlans, plans
+from tests.fakes.standard import STANDARD
 
 PROFILE = EngineProfile.model_validate({"served-model-name": ["served", "other"], "max-model-len": 8192})
 ALIASES = {"alias": "served"}
