@@ -10,14 +10,13 @@ Exit codes of every command: 0 done, 1 not done (one line says why and what to d
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from ops import keys_cli
 from ops.commands import HostCommands
 from ops.errors import OpsError
 from ops.site import Site
@@ -27,8 +26,6 @@ FAILED = 1
 INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-AdminUrl = Annotated[str | None, typer.Option("--admin-url", help="A gateway outside Docker: its admin API.")]
-AdminTokenFile = Annotated[Path | None, typer.Option(help="The file with its admin token.")]
 
 
 def build(site: Site, console: Console) -> typer.Typer:
@@ -37,7 +34,7 @@ def build(site: Site, console: Console) -> typer.Typer:
     _add_setup(app, site)
     _add_stack(app, site, console)
     _add_model(app, site)
-    app.add_typer(_keys(site, console), name="keys")
+    app.add_typer(keys_cli.build(site, console), name="keys")
     _add_ca(app, site, console)
     _add_demo(app)
     return app
@@ -157,71 +154,6 @@ def _add_model(app: typer.Typer, site: Site) -> None:
             fetch_on_host(site, host_dir, verify=verify)
 
 
-def _keys(site: Site, console: Console) -> typer.Typer:
-    keys = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
-    _add_create(keys, site)
-
-    @keys.command("list")
-    def list_(
-        as_json: Json = False, admin_url: AdminUrl = None, admin_token_file: AdminTokenFile = None
-    ) -> None:
-        """List the keys, without their secrets."""
-        from ops.keys import list_keys
-
-        records = list_keys(_transport(site, admin_url, admin_token_file))
-        if as_json:
-            _print_json({"keys": records})
-        else:
-            _print_keys(console, records)
-
-    @keys.command()
-    def revoke(
-        key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, from the list.")],
-        as_json: Json = False,
-        admin_url: AdminUrl = None,
-        admin_token_file: AdminTokenFile = None,
-    ) -> None:
-        """Revoke a key, for good."""
-        from ops.keys import revoke as revoke_key
-
-        record = revoke_key(_transport(site, admin_url, admin_token_file), key_id)
-        if as_json:
-            _print_json(record)
-        else:
-            site.say(f"revoked {record['id']} ({record['name']})")
-
-    return keys
-
-
-def _add_create(keys: typer.Typer, site: Site) -> None:
-    @keys.command()
-    def create(
-        name: Annotated[str, typer.Option(help="Who or what the key is for.")],
-        tenant: Annotated[str, typer.Option(help="The team that its use counts for.")] = "default",
-        requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Default: .env's.")] = None,
-        expires: Annotated[datetime | None, typer.Option(help="In local time; default: never.")] = None,
-        as_json: Json = False,
-        admin_url: AdminUrl = None,
-        admin_token_file: AdminTokenFile = None,
-    ) -> None:
-        """Create a key and print it, once, with an environment to paste."""
-        from ops.keys import create as create_key
-
-        request = {
-            "name": name,
-            "tenant": tenant,
-            "requests_per_minute": requests_per_minute,
-            "expires_at": expires.astimezone().isoformat() if expires else None,
-        }
-        record = create_key(_transport(site, admin_url, admin_token_file), request)
-        # JSON alone on standard output when JSON was asked for.
-        environment = _environment(replace(site, say=lambda _: None) if as_json else site, record, admin_url)
-        if as_json:
-            _print_json({**record, "environment": environment})
-        else:
-            _print_key(site, record, environment)
-
-
 def _add_ca(app: typer.Typer, site: Site, console: Console) -> None:
     @app.command()
     def ca(as_json: Json = False) -> None:
@@ -251,61 +183,8 @@ def _add_demo(app: typer.Typer) -> None:
         raise typer.Exit(code if isinstance(code, int) else 0)
 
 
-def _transport(site: Site, url: str | None, token_file: Path | None) -> Any:
-    from ops.docker import Docker
-    from ops.keys import ExecTransport, HttpTransport
-
-    if (url is None) != (token_file is None):
-        raise OpsError("--admin-url and --admin-token-file belong together.", "Give both, or neither.")
-    if url is not None and token_file is not None:
-        return HttpTransport(url, token_file)
-    return ExecTransport(Docker(site.commands))
-
-
-def _environment(site: Site, record: dict[str, Any], admin_url: str | None) -> dict[str, str]:
-    """The environment to paste. The CA is exported where it can be; a key is not lost because it cannot."""
-    from ops import ca
-    from ops.keys import client_environment
-
-    if admin_url is not None:
-        return {"OPENAI_API_KEY": str(record["key"])}
-    variables = site.variables()
-    certificate: Path | None = None
-    if ca.is_internal(variables):
-        try:
-            certificate = ca.export(site)
-        except OpsError as error:
-            certificate = ca.root_path(site.root)
-            if not certificate.exists():
-                site.say(f"note: {error.message} Then run `make ca` to write {certificate}")
-    return client_environment(str(record["key"]), variables, certificate)
-
-
 def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
-
-
-def _print_key(site: Site, record: dict[str, Any], environment: dict[str, str]) -> None:
-    site.say(f"key {record['id']} for {record['name']} (tenant {record['tenant']}), shown this once:\n")
-    for name, value in environment.items():
-        site.say(f"export {name}={value}")
-
-
-def _print_keys(console: Console, records: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    if not records:
-        console.print('no keys yet: make keys ARGS="create --name alice"', markup=False)
-        return
-    table = Table("id", "name", "tenant", "requests/min", "created (UTC)", "expires", "revoked", box=None)
-    for record in records:
-        limit = record.get("requests_per_minute")
-        # To the minute: whole moments, which --json has, do not fit a terminal.
-        moments = [str(record.get(f"{what}_at") or "-") for what in ("created", "expires", "revoked")]
-        times = [_escaped(moment[:16].replace("T", " ")) for moment in moments]
-        cells = (record["id"], record["name"], record["tenant"], "default" if limit is None else str(limit))
-        table.add_row(*(_escaped(str(cell)) for cell in cells), *times)
-    console.print(table)
 
 
 def _print_status(console: Console, found: dict[str, Any]) -> None:

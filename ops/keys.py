@@ -1,95 +1,132 @@
-"""`make keys`: creates, lists and revokes API keys through the running gateway's admin API."""
+"""`make keys`: what the running gateway's admin API does, as functions; and what a client needs of a key."""
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+from urllib.parse import quote, urlencode
 
-from ops.docker import Docker, explain
 from ops.errors import OpsError
+from ops.keys_transport import Answer, Transport
 
-_UNREACHABLE = 3
-_NOT_RUNNING = OpsError("The gateway is not running.", "Run `make up`; `make status` shows what runs.")
+Json = dict[str, Any]
+
+_ID = re.compile(r"[A-Za-z0-9-]{1,40}")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_LIST_FIX = "`make keys ARGS=list` shows the ids."
+
+
+class Refused(OpsError):
+    """The gateway answered, and said no. `reason` is its own sentence, without the full stop."""
+
+    def __init__(self, status: int, reason: str, fix: str) -> None:
+        super().__init__(f"The gateway answers {status}: {reason}.", fix)
+        self.status = status
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer of the admin API: HTTP status and decoded JSON body."""
+class Admin:
+    """The admin API through one transport. Every method raises OpsError, and Refused where the gateway said
+    no.
+    """
 
-    status: int
-    body: Any
+    transport: Transport
 
+    def create(self, request: Mapping[str, Any]) -> Json:
+        """The new key's record with its `key`, which is never shown again."""
+        return self._call("POST", "/admin/keys", body=request)
 
-class Transport(Protocol):
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """One call to the admin API. Raises OpsError where the gateway does not answer."""
+    def keys(self, **filters: str | None) -> list[Json]:
+        """The keys' records, without secrets, oldest first."""
+        return list(self._pages("/admin/keys", filters))
 
+    def export(self) -> list[Json]:
+        """The keys as `load` takes them: with digests, without secrets."""
+        return list(self._pages("/admin/keys/export", {}))
 
-class ExecTransport:
-    """Through `docker compose exec`: the admin API listens on the container's own loopback only."""
+    def load(self, keys: Sequence[Mapping[str, Any]], *, dry_run: bool) -> Json:
+        """Takes in all keys or none; what the gateway says of each is in its `keys`."""
+        return self._call("POST", "/admin/keys/import", body={"keys": list(keys), "dry_run": dry_run})
 
-    def __init__(self, docker: Docker) -> None:
-        self._docker = docker
+    def show(self, key_id: str) -> Json:
+        return self._of_key("GET", key_id)
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        command = ["exec", "-T", "gateway", "python", "-m", "gateway.call", method, path]
-        result = self._docker.capture(*command, stdin=json.dumps(body) if body is not None else "")
-        if (
-            result.code == _UNREACHABLE
-            or "is not running" in result.err
-            or "no container found" in result.err.lower()
-        ):
-            raise _NOT_RUNNING
-        if not result.ok:
-            raise explain(result, "docker compose exec gateway")
-        return _answer(result.out)
+    def change(self, key_id: str, changes: Mapping[str, Any]) -> Json:
+        return self._of_key("PATCH", key_id, body=changes)
 
+    def rotate(self, key_id: str, overlap_seconds: float) -> Json:
+        """The record with its new `key`, which is never shown again."""
+        return self._of_key("POST", key_id, "/rotate", {"overlap_seconds": overlap_seconds})
 
-class HttpTransport:
-    """Straight to an admin API at `url`, with the token in `token_file`: for a gateway outside Docker."""
+    def disable(self, key_id: str) -> Json:
+        return self._of_key("POST", key_id, "/disable")
 
-    def __init__(self, url: str, token_file: Path) -> None:
-        self._url = url.rstrip("/")
-        try:
-            self._token = token_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise OpsError(f"{token_file} cannot be read: {error}.", "Check --admin-token-file.") from None
+    def enable(self, key_id: str) -> Json:
+        return self._of_key("POST", key_id, "/enable")
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        import httpx2  # noqa: PLC0415 - a third of a second that the usual way does not need
+    def revoke(self, key_id: str) -> Json:
+        return self._of_key("POST", key_id, "/revoke")
 
-        try:
-            headers = {"Authorization": f"Bearer {self._token}"}
-            answer = httpx2.request(method, self._url + path, json=body, headers=headers, timeout=10)
-            return Answer(answer.status_code, answer.json())
-        except httpx2.HTTPError as error:
+    def limits(self, key_id: str) -> Json:
+        """Its plan and `limits`, each with what of it is used."""
+        return self._call("GET", f"/admin/limits/{_checked(key_id)}", missing=_no_key(key_id))
+
+    def usage(self, **query: str | None) -> Json:
+        return self._call("GET", _path("/admin/usage", query))
+
+    def audit(self, **query: str | None) -> Json:
+        return self._call("GET", _path("/admin/audit", query))
+
+    def plans(self) -> Json:
+        return self._call("GET", "/admin/plans")
+
+    def reload_plans(self) -> Json:
+        return self._call("POST", "/admin/plans/reload")
+
+    def explain(self, request_id: str) -> Json:
+        if not _REQUEST_ID.fullmatch(request_id) or not request_id.strip("."):
             raise OpsError(
-                f"No gateway answers at {self._url} ({type(error).__name__}).", "Check --admin-url."
-            ) from None
-        except ValueError:
-            raise OpsError(f"{self._url} is not a gateway's admin API.", "Check --admin-url.") from None
+                f"{request_id!r} is not a request's id.",
+                "It stands in the answer's x-request-id and in the log.",
+            )
+        missing = OpsError(
+            f"No refusal of {request_id} is remembered.",
+            "The gateway keeps the last 10,000 since its start; `make logs ARGS=gateway` has every request.",
+        )
+        return self._call("GET", f"/admin/explain/{quote(request_id)}", missing=missing)
 
+    def _of_key(
+        self, method: str, key_id: str, action: str = "", body: Mapping[str, Any] | None = None
+    ) -> Json:
+        path = f"/admin/keys/{_checked(key_id)}{action}"
+        return self._call(method, path, body=body, missing=_no_key(key_id))
 
-def create(transport: Transport, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The new key's record with its `key`, which is never shown again. Raises OpsError."""
-    return _body(transport.call("POST", "/admin/keys", request), 201)
+    def _pages(self, path: str, filters: Mapping[str, str | None]) -> Iterator[Json]:
+        after: str | None = None
+        while True:
+            page = self._call("GET", _path(path, {**filters, "after": after}))
+            yield from page.get("keys") or ()
+            after = page.get("next")
+            if after is None:
+                return
 
-
-def list_keys(transport: Transport) -> list[dict[str, Any]]:
-    """All keys' records, without secrets. Raises OpsError."""
-    keys = _body(transport.call("GET", "/admin/keys"), 200).get("keys")
-    return list(keys) if isinstance(keys, list) else []
-
-
-def revoke(transport: Transport, key_id: str) -> dict[str, Any]:
-    """The revoked key's record. Raises OpsError for an id that does not exist."""
-    if not key_id.isalnum():
-        raise OpsError(f"{key_id!r} is not a key's id.", "`make keys ARGS=list` shows the ids.")
-    answer = transport.call("POST", f"/admin/keys/{key_id}/revoke")
-    if answer.status == 404:
-        raise OpsError(f"There is no key with the id {key_id}.", "`make keys ARGS=list` shows the ids.")
-    return _body(answer, 200)
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        missing: OpsError | None = None,
+    ) -> Json:
+        """The answer's object. `missing`: what a 404 means."""
+        answer = self.transport.call(method, path, body)
+        if answer.status == 404 and missing is not None:
+            raise missing
+        if answer.status in (200, 201) and isinstance(answer.body, dict):
+            return answer.body
+        raise _refusal(answer)
 
 
 def client_environment(
@@ -112,26 +149,27 @@ def base_url(variables: Mapping[str, str]) -> str:
     return f"https://{host}/v1" if port == "443" else f"https://{host}:{port}/v1"
 
 
-def _answer(out: str) -> Answer:
-    try:
-        said = json.loads(out)
-        return Answer(int(said["status"]), said["body"])
-    except (ValueError, KeyError, TypeError):
-        raise OpsError(
-            "The gateway's image is another version than these commands.", "Run `make up ARGS=--build`."
-        ) from None
+def _checked(key_id: str) -> str:
+    if not _ID.fullmatch(key_id):
+        raise OpsError(f"{key_id!r} is not a key's id.", _LIST_FIX)
+    return key_id
 
 
-def _body(answer: Answer, expected: int) -> dict[str, Any]:
-    if answer.status == expected and isinstance(answer.body, dict):
-        return answer.body
+def _no_key(key_id: str) -> OpsError:
+    return OpsError(f"There is no key with the id {key_id}.", _LIST_FIX)
+
+
+def _path(path: str, query: Mapping[str, str | None]) -> str:
+    given = {name.rstrip("_"): value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
+
+
+def _refusal(answer: Answer) -> OpsError:
     error = answer.body.get("error") if isinstance(answer.body, dict) else None
     reason = error.get("message") if isinstance(error, dict) else None
     if answer.status == 401:
-        raise OpsError(
+        return OpsError(
             "The gateway does not take this admin token.", "Use the token that it was started with."
         )
     fix = "Run `make status`." if answer.status >= 500 else "Correct the command; --help shows its options."
-    raise OpsError(
-        f"The gateway answers {answer.status}: {str(reason or 'no reason given').rstrip('.')}.", fix
-    )
+    return Refused(answer.status, str(reason or "no reason given").rstrip("."), fix)
