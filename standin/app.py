@@ -8,16 +8,19 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
+from standin.answers import stream_events, whole_body
 from standin.config import EngineConfig
+from standin.counting import count_tokens_body, tokenize_body
 from standin.embeddings import embeddings_body
-from standin.generation import Generation, Kind, RefusedError, parse_json, plan, served_model
+from standin.generation import PATHS, Generation, Kind, RefusedError, parse_json, plan, served_model
 from standin.metrics import MetricsPage
-from standin.render import compact, stream_events, whole_body
+from standin.render import compact
 from standin.replies import VERSION, Captures, ErrorReply
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Count = Callable[[dict[str, Any], EngineConfig, Captures], bytes]
 Answer = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 JSON = b"application/json"
@@ -52,8 +55,9 @@ class Engine:
 
     def _posted(self, path: str) -> Answer | None:
         answers: Mapping[str, Answer] = {
-            "/v1/chat/completions": partial(self._generate, "chat"),
-            "/v1/completions": partial(self._generate, "completions"),
+            **{path: partial(self._generate, kind) for path, kind in PATHS.items()},
+            "/v1/messages/count_tokens": partial(self._count, count_tokens_body),
+            "/tokenize": partial(self._count, tokenize_body),
         }
         if self._config.embeddings:
             answers = {**answers, "/v1/embeddings": self._embed}
@@ -123,6 +127,9 @@ class Engine:
         reply, tokens = embeddings_body(body, served_model(body, self._config, self._captures))
         self._metrics.tokens(tokens, 0)
         await _reply(send, 200, reply, JSON)
+
+    async def _count(self, count: Count, body: dict[str, Any], receive: Receive, send: Send) -> None:  # noqa: ARG002 - an Answer
+        await _reply(send, 200, count(body, self._config, self._captures), JSON)
 
     def _finished(self, generation: Generation, started: float, first: float) -> None:
         self._metrics.finished(generation, time.monotonic() - started, first - started)

@@ -1,6 +1,8 @@
 """From a request's body to what will be generated, or to the refusal that the engine would send."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,9 +10,18 @@ from standin.config import EngineConfig
 from standin.replies import Captures, ErrorReply
 from standin.text import TEMPLATE_TOKENS, count_tokens
 
-Kind = Literal["chat", "completions"]
-# vLLM's own default for /v1/completions; a chat goes on to the end of the context.
+Kind = Literal["chat", "completions", "responses", "messages"]
+# The route of each kind.
+PATHS: dict[str, Kind] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
+# vLLM's own default for /v1/completions; the others go on to the end of the context.
 COMPLETIONS_DEFAULT_TOKENS = 16
+# Beside `max_tokens`, and before it where both are given.
+_OUTPUT_FIELDS: dict[Kind, str] = {"chat": "max_completion_tokens", "responses": "max_output_tokens"}
 
 
 class RefusedError(Exception):
@@ -79,14 +90,40 @@ def served_model(body: dict[str, Any], config: EngineConfig, captures: Captures)
 
 def plan(kind: Kind, body: dict[str, Any], config: EngineConfig, captures: Captures) -> Generation:
     """Check `body` as the engine does. Raises RefusedError."""
-    prompts = _chat_prompts(body, captures) if kind == "chat" else _prompts(body, captures)
+    if kind == "messages":
+        with anthropic_errors():
+            return _plan(kind, body, config, captures)
+    return _plan(kind, body, config, captures)
+
+
+@contextmanager
+def anthropic_errors() -> Iterator[None]:
+    """What is refused after the request's fields were found valid has Anthropic's shape on its routes."""
+    try:
+        yield
+    except RefusedError as refused:
+        error = refused.reply.body["error"]
+        if error["type"] == "Bad Request":
+            raise
+        body = {"type": "error", "error": {"type": error["type"], "message": error["message"]}}
+        raise RefusedError(ErrorReply(refused.reply.status, body)) from None
+
+
+def prompt_length(prompts: list[str], template: int, config: EngineConfig, captures: Captures) -> int:
+    """Tokens of all prompts. Raises RefusedError where they leave no room."""
+    tokens = sum(count_tokens(prompt) + template for prompt in prompts)
+    if tokens >= config.max_model_len:
+        raise RefusedError(_context_too_long(tokens, config, captures))
+    return tokens
+
+
+def _plan(kind: Kind, body: dict[str, Any], config: EngineConfig, captures: Captures) -> Generation:
+    prompts = prompts_of(kind, body, captures)
     _check_parameters(body, captures)
     model = served_model(body, config, captures)
-    template = TEMPLATE_TOKENS if kind == "chat" else 0
-    prompt_tokens = sum(count_tokens(prompt) + template for prompt in prompts)
+    template = 0 if kind == "completions" else TEMPLATE_TOKENS
+    prompt_tokens = prompt_length(prompts, template, config, captures)
     room = config.max_model_len - prompt_tokens
-    if room < 1:
-        raise RefusedError(_context_too_long(prompt_tokens, config, captures))
     max_tokens = min(_asked_tokens(kind, body, config, captures), room)
     wanted = max_tokens + 1 if body.get("ignore_eos") else config.tokens
     options = body.get("stream_options") or {}
@@ -94,7 +131,7 @@ def plan(kind: Kind, body: dict[str, Any], config: EngineConfig, captures: Captu
     return Generation(
         kind=kind,
         model=model,
-        choices=len(prompts) * int(body.get("n") or 1) if kind == "completions" else int(body.get("n") or 1),
+        choices=len(prompts) * int(body.get("n") or 1) if kind in ("chat", "completions") else 1,
         prompt_tokens=prompt_tokens,
         completion_tokens=min(max_tokens, wanted),
         max_tokens=max_tokens,
@@ -105,7 +142,21 @@ def plan(kind: Kind, body: dict[str, Any], config: EngineConfig, captures: Captu
     )
 
 
-def _chat_prompts(body: dict[str, Any], captures: Captures) -> list[str]:
+def prompts_of(kind: Kind, body: dict[str, Any], captures: Captures) -> list[str]:
+    """The texts that the engine would read. Raises RefusedError."""
+    if kind == "completions":
+        return _prompts(body, captures)
+    if kind == "responses":
+        if "input" not in body:
+            raise RefusedError(_missing("input", len(body), captures))
+        return [_text([body.get("instructions"), body["input"]])]
+    if kind == "messages" and not {"messages", "max_tokens"} <= body.keys():
+        raise RefusedError(captures.errors["err_messages_missing"])
+    return [_text([body.get("system"), chat_messages(body, captures)])]
+
+
+def chat_messages(body: dict[str, Any], captures: Captures) -> list[Any]:
+    """The messages. Raises RefusedError."""
     messages = body.get("messages")
     if "messages" not in body:
         raise RefusedError(_missing("messages", len(body), captures))
@@ -113,7 +164,16 @@ def _chat_prompts(body: dict[str, Any], captures: Captures) -> list[str]:
         raise RefusedError(captures.errors["err_messages_wrong_type"])
     if not messages:
         raise RefusedError(captures.errors["err_empty_messages"])
-    return [" ".join(str(m.get("content") or "") if isinstance(m, dict) else str(m) for m in messages)]
+    return messages
+
+
+def _text(value: object) -> str:
+    """All text in messages, items, or their parts."""
+    if isinstance(value, list):
+        return " ".join(_text(one) for one in value)
+    if isinstance(value, dict):
+        return _text(value.get("content") or value.get("text") or "")
+    return str(value or "")
 
 
 def _prompts(body: dict[str, Any], captures: Captures) -> list[str]:
@@ -150,10 +210,10 @@ def _check_parameters(body: dict[str, Any], captures: Captures) -> None:
 
 
 def _asked_tokens(kind: Kind, body: dict[str, Any], config: EngineConfig, captures: Captures) -> int:
-    asked = body.get("max_completion_tokens") if kind == "chat" else None
-    asked = body.get("max_tokens") if asked is None else asked
+    asked = body.get(_OUTPUT_FIELDS.get(kind, ""))
+    asked = body.get("max_tokens") if asked is None and kind != "responses" else asked
     if asked is None:
-        return config.max_model_len if kind == "chat" else COMPLETIONS_DEFAULT_TOKENS
+        return COMPLETIONS_DEFAULT_TOKENS if kind == "completions" else config.max_model_len
     tail = f"(parameter=max_tokens, value={asked})"
     if asked < 1:
         message = f"max_tokens must be at least 1, got {asked}. {tail}"

@@ -13,7 +13,14 @@ from standin.text import answer_tokens
 DONE = b"data: [DONE]\n\n"
 _SLOT = "\x00slot\x00"
 _SLOT_JSON = json.dumps(_SLOT)
-_ID_PREFIX = {"chat": "chatcmpl-", "completions": "cmpl-", "embeddings": "embd-"}
+_ID_PREFIX = {
+    "chat": "chatcmpl-",
+    "completions": "cmpl-",
+    "embeddings": "embd-",
+    "messages": "chatcmpl-",
+    "responses": "resp_",
+    "message": "msg_",
+}
 _TEXT_FIELD = {"chat": "content", "completions": "text"}
 
 
@@ -35,7 +42,7 @@ def request_id(kind: str) -> str:
 
 
 def whole_body(generation: Generation, captures: Captures) -> bytes:
-    """The body of a reply that is not streamed."""
+    """The body of a chat or completions reply that is not streamed."""
     name = "chat_nonstream" if generation.kind == "chat" else "completions"
     captured = captures.bodies[name]
     text = "".join(answer_tokens(generation.text_tokens))
@@ -46,7 +53,7 @@ def whole_body(generation: Generation, captures: Captures) -> bytes:
 
 
 def stream_events(generation: Generation, captures: Captures) -> Iterator[StreamEvent]:
-    """The events of a streamed reply, one token each, `data: [DONE]` last."""
+    """The events of a streamed chat or completions reply, one token each, `data: [DONE]` last."""
     chunks = _Chunks(generation, captures)
     if generation.kind == "chat":
         yield from (StreamEvent(chunks.role(index), 0) for index in range(generation.choices))

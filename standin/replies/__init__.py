@@ -48,6 +48,6 @@ def load(version: str = VERSION) -> Captures:
 
 
 def stream_events(stream: bytes) -> list[dict[str, Any]]:
-    """The JSON events of an event stream, without the closing `data: [DONE]`."""
-    events = (event.removeprefix(b"data: ") for event in stream.split(b"\n\n") if event)
-    return [json.loads(event) for event in events if event != b"[DONE]"]
+    """The JSON data of an event stream's events, without the closing `data: [DONE]`."""
+    data = (event.partition(b"data: ")[2] for event in stream.split(b"\n\n") if event)
+    return [json.loads(one) for one in data if one != b"[DONE]"]

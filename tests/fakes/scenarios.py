@@ -5,12 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from standin.generation import Generation, Kind, RefusedError, parse_json, plan
-from standin.render import DONE, compact, stream_events, whole_body
+from standin.answers import stream_events, whole_body
+from standin.counting import count_tokens_body, tokenize_body
+from standin.generation import PATHS, Generation, RefusedError, parse_json, plan
+from standin.render import DONE, compact
 from standin.replies import ErrorReply
 from tests.fakes.engine import CAPTURES, Exchange, Scenario
 
 FOREVER = 3600.0
+_COUNTS = {b"/tokenize": tokenize_body, b"/v1/messages/count_tokens": count_tokens_body}
 JSON = "application/json"
 EVENTS = "text/event-stream; charset=utf-8"
 DEAD_EVENT = (
@@ -27,10 +30,12 @@ def old_error(name: str) -> ErrorReply:
 
 
 def _generation(exchange: Exchange) -> Generation:
-    kinds: dict[bytes, Kind] = {b"/v1/chat/completions": "chat", b"/v1/completions": "completions"}
+    return plan(PATHS[exchange.request.target.decode()], _body(exchange), exchange.config, CAPTURES)
+
+
+def _body(exchange: Exchange) -> dict[str, Any]:
     request = exchange.request
-    body = parse_json(request.body, request.header("content-type")[0], CAPTURES)
-    return plan(kinds[request.target], body, exchange.config, CAPTURES)
+    return parse_json(request.body, request.header("content-type")[0], CAPTURES)
 
 
 def normal(delay: float = 0.0) -> Scenario:
@@ -38,6 +43,9 @@ def normal(delay: float = 0.0) -> Scenario:
 
     async def play(exchange: Exchange) -> None:
         try:
+            if count := _COUNTS.get(exchange.request.target):
+                exchange.reply(200, count(_body(exchange), exchange.config, CAPTURES))
+                return
             generation = _generation(exchange)
         except RefusedError as refused:
             exchange.reply(refused.reply.status, compact(refused.reply.body))
