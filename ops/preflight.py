@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gateway.configfiles import ConfigurationError, load_yaml
+from gateway.plans import Plans
+from gateway.principal import client_models
+from gateway.settings import RETIRED, EngineProfile, Settings
 from ops import envfile, secretfiles
 from ops.commands import Commands
 from ops.docker import Published, published_ports, wants_gpu
@@ -14,6 +18,7 @@ from ops.gpus import CUDA_13_DRIVER, Gpu, find_gpus
 from ops.site import Site
 
 ENGINE = "vllm"
+PLANS_FILE = Path("gateway/config/plans.yaml")
 _STANDIN_FIX = "or put COMPOSE_FILE=compose.yaml:compose.standin.yaml in .env for the stand-in engine."
 _TENSOR_PARALLEL = re.compile(r"^tensor-parallel-size:\s*(\d+)", re.MULTILINE)
 _SS_LOCAL = 3  # the column of `ss` with the address that is listened on
@@ -32,7 +37,7 @@ def check_files(site: Site) -> Mapping[str, str]:
     for name in secretfiles.NAMES:
         secretfiles.check_secret(site.secrets, name)
     _check_names(site)
-    site.profile(variables)
+    _check_plans(site, variables)
     return variables
 
 
@@ -40,10 +45,25 @@ def _check_names(site: Site) -> None:
     """Compose hands on the names that it knows alone: a misspelt one would have no effect, silently."""
     known = re.findall(r"\bGATEWAY_[A-Z_]+(?==)", (site.root / ".env.example").read_text(encoding="utf-8"))
     for name in envfile.parse(site.env_file.read_bytes().decode(), site.environ):
+        if name in RETIRED and name not in known:
+            raise OpsError(f"{name} in .env is no longer a setting.", RETIRED[name])
         if name.startswith("GATEWAY_") and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {near[0]}?" if near else "Take it out."
             raise OpsError(f"{name} in .env has no effect.", f"{hint} All are in .env.example.")
+
+
+def _check_plans(site: Site, variables: Mapping[str, str]) -> None:
+    """What would stop the gateway's start, said before: a mistake in the plans file or in the aliases."""
+    try:
+        profile = load_yaml(EngineProfile, site.profile(variables))
+        plans = Plans.load(site.root / PLANS_FILE)
+        aliases = Settings.read(
+            {name: variables[name] for name in ("GATEWAY_MODEL_ALIASES",) if name in variables}
+        ).model_aliases
+        plans.check_models(client_models(profile, aliases))
+    except ConfigurationError as error:
+        raise OpsError(str(error), "Correct it: docs/plans.md has every field of the plans file.") from None
 
 
 def check_gpu(

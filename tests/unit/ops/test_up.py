@@ -138,6 +138,22 @@ def test_a_misspelt_setting_stops_the_start_instead_of_having_no_effect(ready: C
     assert "GATEWAY_MAX_TOKENS_CAP" in refusal(ready).fix
 
 
+def test_a_mistake_in_the_plans_stops_the_start_with_its_place(ready: Checkout) -> None:
+    plans = ready.root / "gateway" / "config" / "plans.yaml"
+    plans.write_text(plans.read_text().replace("priority: 5", "priority: 50"))
+    assert "plans.standard.priority" in refusal(ready).message
+
+
+def test_a_plan_with_a_model_that_is_not_served_stops_the_start(ready: Checkout) -> None:
+    plans = ready.root / "gateway" / "config" / "plans.yaml"
+    plans.write_text(plans.read_text().replace('models: ["*"]', "models: [team]", 1))
+    assert "qwen2.5-14b-instruct-awq" in refusal(ready).message
+    env = ready.root / ".env"
+    aliases = '{"team": "qwen2.5-14b-instruct-awq"}'
+    env.write_text(env.read_text() + f"GATEWAY_MODEL_ALIASES='{aliases}'\n")
+    start(ready)
+
+
 def test_the_reader_of_the_log_ends_quietly_when_the_log_is_closed_under_it(
     ready: Checkout, tmp_path: Path
 ) -> None:
