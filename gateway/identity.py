@@ -1,125 +1,201 @@
-"""Who is calling: from an `Authorization` header to a Principal, without a store on the data path."""
+"""API keys in memory: who a key is, without a store on the data path, and every change to keys."""
 
 import asyncio
 import hmac
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from structlog.typing import FilteringBoundLogger
 
 from gateway import keys
-from gateway.errors import AuthenticationFailed, ExpiredKey, MissingKey, RevokedKey, StoreUnavailable
-from gateway.store import KeyRecord, KeyStore, StoreError
+from gateway.errors import AuthenticationFailed, DisabledKey, ExpiredKey, RevokedKey, StoreUnavailable
+from gateway.plans import Overrides
+from gateway.principal import ALL_SCOPES, Entitlements, Grant, Principal, Scope
+from gateway.snapshot import Snapshot
+from gateway.store import KeyRecord, Store, StoreError
 
 REFRESH_SECONDS = 1.0
-# A change is stamped before it is committed, so a refresh looks back this far for changes that were still
-# under way.
+# A change is stamped before it is committed, perhaps by another machine's clock: a refresh looks back this
+# far for changes that were still under way.
 OVERLAP_SECONDS = 10.0
+# How far the time in a snapshot may lag behind the store's last answer.
+SNAPSHOT_SECONDS = 60.0
+RETRY_SECONDS = 5
 
-_HOW = "Send `Authorization: Bearer sk-gh-…`."
 # The same for an id that exists and for one that does not: ids are not to be found out by asking.
-_WRONG = f"There is no such API key. {_HOW}"
+_WRONG = "There is no such API key. Send `Authorization: Bearer sk-gh-…`."
 
 
 @dataclass(frozen=True, slots=True)
-class Principal:
-    """Who a request is from, and what it may do."""
+class KeyDraft:
+    """What a new key is made of; None for plan, scopes and models as in a KeyRecord."""
 
-    tenant: str
-    key_id: str
-    requests_per_minute: int
+    name: str
+    tenant: str = "default"
+    plan: str | None = None
+    scopes: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+    overrides: Mapping[str, int | str] = field(default_factory=dict)
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    record: KeyRecord
+    grant: Grant
+
+
+class Snapshots(Protocol):
+    """Where a directory keeps its last good state."""
+
+    def save(self, snapshot: Snapshot) -> None: ...
+
+    def load(self) -> Snapshot | None: ...
 
 
 class KeyDirectory:
-    """Every key in memory, refreshed from the store. Lookups touch nothing else; a store that is gone changes
-    nothing for known keys, and makes an unknown one a 503 instead of a 401.
+    """Every key in memory, refreshed from the store. Lookups touch nothing else.
+
+    While the store is gone, known keys are served for `max_age` seconds after its last answer, an unknown one
+    is a 503 and not a 401, and changes raise StoreError.
     """
 
     def __init__(
         self,
-        store: KeyStore,
+        store: Store,
         *,
         pepper: bytes,
-        default_rpm: int,
+        entitlements: Entitlements,
+        snapshots: Snapshots,
+        max_age: float,
         clock: Callable[[], float],
+        log: FilteringBoundLogger,
     ) -> None:
         self._store = store
         self._pepper = pepper
-        self._pepper_id = keys.pepper_id(pepper)
-        self._default_rpm = default_rpm
+        self.pepper_id = keys.pepper_id(pepper)
+        self._entitlements = entitlements
+        self._snapshots = snapshots
+        self._max_age = max_age
         self._clock = clock
-        self._records: dict[str, KeyRecord] = {}
+        self._log = log
+        self._known: dict[str, _Known] = {}
         self._newest = 0.0
+        self._changed_here: set[str] = set()
+        self._unsaved = True
+        self._saved_at = 0.0
+        self.good_at = 0.0
         self.store_up = False
 
-    def authenticate(self, authorization: bytes | None) -> Principal:
-        """The caller. Raises AuthenticationFailed (or MissingKey, RevokedKey, ExpiredKey) or
+    def authenticate(self, parsed: keys.ParsedKey) -> Principal:
+        """Whose key this is. Raises AuthenticationFailed, RevokedKey, DisabledKey, ExpiredKey, PlanMissing or
         StoreUnavailable.
         """
-        parsed = _bearer_key(authorization)
-        record = self._records.get(parsed.id)
-        if record is None:
-            if not self.store_up:
-                raise StoreUnavailable(
-                    "This key cannot be checked now: the key store does not answer. Try again.", retry_after=5
-                )
+        if not self.store_up:
+            self._must_be_known(parsed.id)
+        known = self._known.get(parsed.id)
+        if known is None or not self._is_secret_of(known.record, parsed.secret):
             raise AuthenticationFailed(_WRONG)
-        if record.pepper_id != self._pepper_id or not hmac.compare_digest(
-            record.digest, keys.digest(parsed.secret, self._pepper)
-        ):
-            raise AuthenticationFailed(_WRONG)
+        record = known.record
         if record.revoked_at is not None:
             raise RevokedKey("This API key was revoked. Ask your operator for a new one.")
+        if record.disabled_at is not None:
+            raise DisabledKey("This API key is disabled for now. Ask your operator.")
         if record.expires_at is not None and record.expires_at <= self._clock():
             raise ExpiredKey("This API key has expired. Ask your operator for a new one.")
-        return Principal(record.tenant, record.id, record.requests_per_minute or self._default_rpm)
-
-    async def create(
-        self, *, name: str, tenant: str, requests_per_minute: int | None, expires_at: float | None
-    ) -> tuple[str, KeyRecord]:
-        """A new key, stored before it is returned: its text, which is nowhere else, and its record. Raises
-        StoreError.
-        """
-        text = keys.generate()
-        parsed = keys.parse(text)
-        assert parsed is not None
-        now = self._clock()
-        record = KeyRecord(
-            id=parsed.id,
-            name=name,
-            tenant=tenant,
-            digest=keys.digest(parsed.secret, self._pepper),
-            pepper_id=self._pepper_id,
-            overrides={} if requests_per_minute is None else {"requests_per_minute": requests_per_minute},
-            created_at=now,
-            expires_at=expires_at,
-            revoked_at=None,
-            changed_at=now,
-        )
-        await self._store.add([record], actor="admin")
-        self._apply(record)
-        return text, record
-
-    async def revoke(self, key_id: str) -> KeyRecord | None:
-        """Revokes at once; None where there is no such key. Raises StoreError."""
-        now = self._clock()
-        changes = {"revoked_at": now, "changed_at": now}
-        record = await self._store.change(key_id, changes, actor="admin", action="revoke")
-        if record is not None:
-            self._apply(record)
-        return record
+        return self._entitlements.principal(known.grant)
 
     def all(self) -> list[KeyRecord]:
         """Every key, oldest first."""
-        return sorted(self._records.values(), key=lambda record: (record.created_at, record.id))
+        records = [known.record for known in self._known.values()]
+        return sorted(records, key=lambda record: (record.created_at, record.id))
+
+    def get(self, key_id: str) -> KeyRecord | None:
+        known = self._known.get(key_id)
+        return known.record if known else None
+
+    def principal_of(self, record: KeyRecord) -> Principal:
+        """What this key may do under the present plans. Raises PlanMissing."""
+        known = self._known.get(record.id)
+        return self._entitlements.principal(known.grant if known else _grant(record))
+
+    async def create(self, drafts: Sequence[KeyDraft], *, actor: str) -> list[tuple[str, KeyRecord]]:
+        """New keys, stored before they are returned: their texts, which are nowhere else, and their records.
+        All or none. Raises StoreError.
+        """
+        made = [self._make(draft) for draft in drafts]
+        await self._add([record for _, record in made], actor, "create")
+        return made
+
+    async def import_keys(
+        self, drafts: Sequence[KeyDraft], records: Sequence[KeyRecord], *, actor: str
+    ) -> list[tuple[str, KeyRecord]]:
+        """New keys and exported ones in one go; returns the new ones. Raises StoreError, and Duplicate where
+        there is a key with the id of an exported one.
+        """
+        made = [self._make(draft) for draft in drafts]
+        await self._add([record for _, record in made] + list(records), actor, "import")
+        return made
+
+    async def rotate(
+        self, key_id: str, *, overlap_seconds: float, actor: str
+    ) -> tuple[str, KeyRecord] | None:
+        """A new secret for the same key: its text and record; None where there is no such key. The old secret
+        is good for `overlap_seconds` more. Raises StoreError.
+        """
+        known = self._known.get(key_id)
+        if known is None:
+            return None
+        now, old = self._clock(), known.record
+        text = keys.generate(key_id)
+        changes = {
+            "digest": keys.digest(_parsed(text).secret, self._pepper),
+            "pepper_id": self.pepper_id,
+            "previous_digest": old.digest if overlap_seconds else None,
+            "previous_pepper_id": old.pepper_id if overlap_seconds else None,
+            "previous_until": now + overlap_seconds if overlap_seconds else None,
+        }
+        record = await self._change(key_id, changes, actor, "rotate", read_at=old.changed_at)
+        return None if record is None else (text, record)
+
+    async def change(self, key_id: str, changes: Mapping[str, Any], *, actor: str) -> KeyRecord | None:
+        """Sets fields of the record; None where there is no such key. Raises StoreError."""
+        return await self._change(key_id, changes, actor, "change")
+
+    async def disable(self, key_id: str, *, actor: str) -> KeyRecord | None:
+        return await self._change(key_id, {"disabled_at": self._clock()}, actor, "disable")
+
+    async def enable(self, key_id: str, *, actor: str) -> KeyRecord | None:
+        return await self._change(key_id, {"disabled_at": None}, actor, "enable")
+
+    async def revoke(self, key_id: str, *, actor: str) -> KeyRecord | None:
+        return await self._change(key_id, {"revoked_at": self._clock()}, actor, "revoke")
+
+    async def start(self) -> None:
+        """The first refresh; without a store, from the snapshot."""
+        await self.refresh()
+        if not self.store_up and (snapshot := self._snapshots.load()) is not None:
+            self.good_at = snapshot.taken_at
+            for record in snapshot.records:
+                self._apply(record)
+            self._log.warning("keys_from_snapshot", keys=len(snapshot.records), age=self._age())
 
     async def refresh(self) -> None:
         """Takes in what other processes changed. A store that is gone is noted, not raised."""
+        self._changed_here.clear()
         try:
-            for record in await self._store.changed_since(self._newest - OVERLAP_SECONDS):
-                self._apply(record)
+            changed = await self._store.changed_since(self._newest - OVERLAP_SECONDS)
         except StoreError:
-            self.store_up = False
-        else:
-            self.store_up = True
+            self._note_store(up=False)
+            return
+        for record in changed:
+            # Read before a change of this process, arrived after it: the next refresh has it right.
+            if record.id not in self._changed_here:
+                self._apply(record)
+        self.good_at = self._clock()
+        self._note_store(up=True)
+        await self._save()
 
     async def keep_fresh(self) -> None:
         """Refreshes until cancelled."""
@@ -127,23 +203,110 @@ class KeyDirectory:
             await asyncio.sleep(REFRESH_SECONDS)
             await self.refresh()
 
+    def _must_be_known(self, key_id: str) -> None:
+        if key_id in self._known and self._age() <= self._max_age:
+            return
+        raise StoreUnavailable(
+            "This key cannot be checked now: the key store does not answer. Try again.",
+            retry_after=RETRY_SECONDS,
+        )
+
+    def _age(self) -> float:
+        return self._clock() - self.good_at
+
+    def _is_secret_of(self, record: KeyRecord, secret: str) -> bool:
+        given = keys.digest(secret, self._pepper)
+        if record.pepper_id == self.pepper_id and hmac.compare_digest(record.digest, given):
+            return True
+        previous, until = record.previous_digest, record.previous_until
+        return (
+            previous is not None
+            and until is not None
+            and record.previous_pepper_id == self.pepper_id
+            and hmac.compare_digest(previous, given)
+            and self._clock() < until
+        )
+
+    def _make(self, draft: KeyDraft) -> tuple[str, KeyRecord]:
+        text, now = keys.generate(), self._clock()
+        parsed = _parsed(text)
+        record = KeyRecord(
+            id=parsed.id,
+            name=draft.name,
+            tenant=draft.tenant,
+            digest=keys.digest(parsed.secret, self._pepper),
+            pepper_id=self.pepper_id,
+            created_at=now,
+            changed_at=now,
+            plan=draft.plan,
+            scopes=draft.scopes,
+            models=draft.models,
+            overrides=dict(draft.overrides),
+            expires_at=draft.expires_at,
+        )
+        return text, record
+
+    async def _add(self, records: Sequence[KeyRecord], actor: str, action: str) -> None:
+        await self._store.add(records, actor=actor, action=action)
+        for record in records:
+            self._changed_here.add(record.id)
+            self._apply(record)
+        await self._save()
+
+    async def _change(
+        self, key_id: str, changes: Mapping[str, Any], actor: str, action: str, read_at: float | None = None
+    ) -> KeyRecord | None:
+        record = await self._store.change(
+            key_id, {**changes, "changed_at": self._clock()}, actor=actor, action=action, read_at=read_at
+        )
+        if record is not None:
+            self._changed_here.add(key_id)
+            self._apply(record)
+            await self._save()
+        return record
+
     def _apply(self, record: KeyRecord) -> None:
         self._newest = max(self._newest, record.changed_at)
-        known = self._records.get(record.id)
-        if known is not None and known.revoked_at is not None and record.revoked_at is None:
-            return  # read before the revocation, arrived after it: a revoked key stays revoked
-        self._records[record.id] = record
+        known = self._known.get(record.id)
+        if known is not None and (
+            known.record == record or (known.record.revoked_at is not None and record.revoked_at is None)
+        ):
+            return  # nothing new; or read before a revocation, which is for good
+        self._known[record.id] = _Known(record, _grant(record))
+        self._unsaved = True
+
+    def _note_store(self, *, up: bool) -> None:
+        if up != self.store_up:
+            if up:
+                self._log.info("store_answers", keys=len(self._known))
+            else:
+                self._log.error("store_gone", keys=len(self._known))
+        self.store_up = up
+
+    async def _save(self) -> None:
+        now = self._clock()
+        if not self._unsaved and now - self._saved_at < SNAPSHOT_SECONDS:
+            return
+        self._unsaved, self._saved_at = False, now
+        try:
+            await asyncio.to_thread(self._snapshots.save, Snapshot(self.good_at, self.all()))
+        except OSError as error:
+            self._unsaved = True
+            self._log.error("snapshot_failed", error=error.strerror)
 
 
-def _bearer_key(authorization: bytes | None) -> keys.ParsedKey:
-    if not authorization:
-        raise MissingKey(f"No API key. {_HOW}")
-    scheme, _, token = authorization.partition(b" ")
-    if scheme.lower() != b"bearer" or not token.strip():
-        raise MissingKey(f"The Authorization header holds no bearer token. {_HOW}")
-    parsed = keys.parse(token.strip().decode("latin-1"))
-    if parsed is None:
-        raise AuthenticationFailed(
-            f"This is not a well-formed API key: its checksum is wrong. Was it cut or mistyped? {_HOW}"
-        )
+def _parsed(text: str) -> keys.ParsedKey:
+    parsed = keys.parse(text)
+    assert parsed is not None
     return parsed
+
+
+def _grant(record: KeyRecord) -> Grant:
+    return Grant(
+        tenant=record.tenant,
+        key_id=record.id,
+        plan=record.plan,
+        scopes=ALL_SCOPES if record.scopes is None else frozenset(cast("tuple[Scope, ...]", record.scopes)),
+        models=record.models,
+        overrides=Overrides.model_validate(dict(record.overrides)),
+    )

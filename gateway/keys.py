@@ -29,9 +29,10 @@ class ParsedKey:
         return f"ParsedKey(id={self.id!r}, secret=…)"
 
 
-def generate() -> str:
-    """A new key with 256 random bits of secret."""
-    key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(10))
+def generate(key_id: str | None = None) -> str:
+    """A new key with 256 random bits of secret; with `key_id`, another secret for that key."""
+    if key_id is None:
+        key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(10))
     head = f"{PREFIX}{key_id}-{_base64url(secrets.token_bytes(32))}"
     return head + _checksum(head)
 
