@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from gateway.settings import Settings
 from tests.unit.compose.files import COMPOSE_FILES, ROOT, load, services, variables
 
 SERVICES = services()
@@ -210,6 +211,15 @@ def test_the_engine_loads_compiled_kernels_from_where_it_may_write() -> None:
     assert all(value.startswith("/cache") for value in caches)
     assert "vllm-cache:/cache" in vllm["volumes"]
     assert "${MODEL_DIR:-models}:/models:ro" in vllm["volumes"]
+
+
+def test_the_plans_are_mounted_as_a_directory_where_the_gateway_looks_for_them() -> None:
+    # A file that an editor replaces would stay the old one in the container.
+    mounts = [mount for mount in SERVICES["gateway"]["volumes"] if isinstance(mount, dict)]
+    sources = {mount["target"]: mount["source"] for mount in mounts}
+    looked_for = Settings.read({}).plans_file
+    assert sources[str(looked_for.parent)] == "./gateway/config"
+    assert (ROOT / "gateway/config" / looked_for.name).is_file()
 
 
 def test_the_gateway_does_not_wait_until_the_engine_is_ready() -> None:
