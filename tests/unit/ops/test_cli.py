@@ -1,6 +1,5 @@
 """The command line: what is printed, where, and with which exit code."""
 
-import io
 import json
 import subprocess
 import sys
@@ -8,59 +7,13 @@ import time
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from ops import cli
 from ops.commands import HostCommands, Result
-from ops.setup import Choice, setup
-from ops.site import Site
 from tests.capabilities import ROOT
-from tests.unit.ops.conftest import Checkout
-from tests.unit.ops.fake_commands import DAEMON_DOWN, NO_COMMAND, NO_COMPOSE
+from tests.unit.ops.conftest import Checkout, Terminal
+from tests.unit.ops.fake_commands import DAEMON_DOWN, NO_COMPOSE
 
-CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
-CALL = "docker compose exec -T gateway python -m gateway.call"
 READINESS = "docker compose exec -T gateway python -c"
-KEY = {
-    "id": "abcdefghij",
-    "key": "sk-gh-abcdefghij-secret",
-    "name": "alice [x]",
-    "tenant": "default",
-    "requests_per_minute": None,
-    "created_at": "2026-12-01T00:00:00Z",
-    "expires_at": None,
-    "revoked_at": None,
-}
-
-
-class Terminal:
-    """Runs command lines on a checkout and keeps both streams."""
-
-    def __init__(self, checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
-        self._checkout, self._capsys = checkout, capsys
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        out, errors = io.StringIO(), io.StringIO()
-        console = Console(file=out, width=200)
-        site = Site(self._checkout.root, self._checkout.commands, {}, cli.plain(console))
-        app = cli.build(site, console)
-        code = cli.run(app, Console(file=errors, width=200), arguments)
-        captured = self._capsys.readouterr()
-        return code, out.getvalue() + captured.out, errors.getvalue() + captured.err
-
-
-@pytest.fixture
-def terminal(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    checkout.commands.on("nvidia-smi", NO_COMMAND)
-    setup(checkout.site, Choice())
-    checkout.commands.on_json("docker info", {"ServerVersion": "28.5.2"})
-    checkout.commands.on("docker compose version", out="2.40.3\n")
-    checkout.commands.on("docker compose exec -T caddy cat", out=CERTIFICATE)
-    return Terminal(checkout, capsys)
-
-
-def admin(status: int, body: Any) -> Result:
-    return Result(0, json.dumps({"status": status, "body": body}))
 
 
 def container(service: str, state: str = "running", health: str = "healthy", code: int = 0) -> dict[str, Any]:
@@ -109,72 +62,6 @@ def test_setup_can_be_repeated(terminal: Terminal) -> None:
     code, out, _ = terminal.run("setup")
     assert code == 0
     assert "left .env as it is" in out
-
-
-def test_a_key_is_printed_once_with_an_environment_to_paste(checkout: Checkout, terminal: Terminal) -> None:
-    checkout.commands.on(CALL, admin(201, KEY))
-    code, out, _ = terminal.run("keys", "create", "--name", "alice", "--expires", "2027-01-02")
-    certificate = checkout.root / "build" / "ca" / "root.crt"
-    assert code == 0
-    assert out.splitlines()[-3:] == [
-        "export OPENAI_BASE_URL=https://localhost/v1",
-        f"export OPENAI_API_KEY={KEY['key']}",
-        f"export SSL_CERT_FILE={certificate}",
-    ]
-    assert out.count(str(KEY["key"])) == 1
-    assert certificate.read_text() == CERTIFICATE
-    sent = json.loads(next(text for text in checkout.commands.stdin if text))
-    assert sent["expires_at"].startswith("2027-01-02T00:00:00")
-    assert len(sent["expires_at"]) > len("2027-01-02T00:00:00")
-
-
-def test_a_key_is_not_lost_when_the_certificate_cannot_be_had(checkout: Checkout, terminal: Terminal) -> None:
-    checkout.commands.on(CALL, admin(201, KEY))
-    checkout.commands.on(
-        "docker compose exec -T caddy cat", Result(1, err='service "caddy" is not running\n')
-    )
-    code, out, _ = terminal.run("keys", "create", "--name", "alice")
-    assert code == 0
-    assert str(KEY["key"]) in out
-    assert "make ca" in out
-    assert json.loads(terminal.run("keys", "create", "--name", "alice", "--json")[1])["key"] == KEY["key"]
-
-
-def test_json_of_a_key_is_for_scripts(checkout: Checkout, terminal: Terminal) -> None:
-    checkout.commands.on(CALL, admin(201, KEY))
-    with (checkout.root / ".env").open("a") as env:
-        env.write("TLS_MODE=acme\n")
-    code, out, _ = terminal.run("keys", "create", "--name", "alice", "--json")
-    found = json.loads(out)
-    assert code == 0
-    assert found["key"] == found["environment"]["OPENAI_API_KEY"] == KEY["key"]
-    assert "SSL_CERT_FILE" not in found["environment"]
-
-
-def test_the_list_has_no_secrets_and_survives_markup_in_names(checkout: Checkout, terminal: Terminal) -> None:
-    record = {name: value for name, value in KEY.items() if name != "key"}
-    record["created_at"] = record["expires_at"] = record["revoked_at"] = "2026-12-01T01:02:03.456789Z"
-    checkout.commands.on(CALL, admin(200, {"keys": [record]}))
-    _, out, _ = terminal.run("keys", "list")
-    assert out.count("2026-12-01 01:02") == 3
-    assert "abcdefghij" in out
-    assert "alice [x]" in out
-    _, out, _ = terminal.run("keys", "list", "--json")
-    assert json.loads(out) == {"keys": [record]}
-    checkout.commands.on(CALL, admin(200, {"keys": []}))
-    assert "no keys yet" in terminal.run("keys", "list")[1]
-
-
-def test_a_key_is_revoked(checkout: Checkout, terminal: Terminal) -> None:
-    checkout.commands.on(CALL, admin(200, {**KEY, "revoked_at": "now"}))
-    assert terminal.run("keys", "revoke", "abcdefghij")[1] == "revoked abcdefghij (alice [x])\n"
-    assert json.loads(terminal.run("keys", "revoke", "abcdefghij", "--json")[1])["revoked_at"] == "now"
-
-
-def test_half_of_a_direct_connection_is_refused(terminal: Terminal) -> None:
-    code, _, errors = terminal.run("keys", "list", "--admin-url", "http://127.0.0.1:9")
-    assert code == 1
-    assert "belong together" in errors
 
 
 def test_status_shows_services_and_the_gateways_readiness(checkout: Checkout, terminal: Terminal) -> None:
