@@ -55,7 +55,8 @@ def from_error(error: Any, status: int) -> GatewayError:
         status = code
     if status == 501 or (status < 500 and _says(fields, _NO_ROUTE)) or (status == 404 and not fields):
         return EndpointNotSupported("The engine does not have this route for the model that it serves.")
-    if status in (400, 422):
+    named = fields.get("param") not in (None, "model")
+    if status in (400, 422) or (status == 404 and named):
         return _refused(fields)
     if status == 404:
         return ModelNotFound("The engine does not serve this model now.", param="model")

@@ -24,6 +24,7 @@ MAX_EVENT_BYTES = 4 * 1024 * 1024
 DONE = b"[DONE]"
 _ERROR_KEY = b'"error":'
 _FINISH_KEY = b'"finish_reason":"'
+_ERROR_NAME = b"event: error"
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Empty lines beyond the one that ends an event go with it, so that no byte is left between two events.
 _EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r)[\r\n]*", re.DOTALL)
@@ -44,10 +45,15 @@ _FORMS: Mapping[Dialect, _Form] = MappingProxyType(
     {
         "openai": _Form((USAGE_KEY, _ERROR_KEY, DONE, _FINISH_KEY)),
         "responses": _Form(
-            (USAGE_KEY, _ERROR_KEY, b'"response.completed"', b'"response.incomplete"', b'"response.failed"'),
+            (
+                *(USAGE_KEY, _ERROR_KEY, _ERROR_NAME),
+                *(b'"response.completed"', b'"response.incomplete"', b'"response.failed"'),
+            ),
             frozenset(("response.completed", "response.incomplete")),
         ),
-        "anthropic": _Form((USAGE_KEY, _ERROR_KEY, b'"message_stop"'), frozenset(("message_stop",))),
+        "anthropic": _Form(
+            (USAGE_KEY, _ERROR_KEY, _ERROR_NAME, b'"message_stop"'), frozenset(("message_stop",))
+        ),
     }
 )
 
@@ -82,6 +88,8 @@ class EventStream:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that go to the client now; empty while an event is incomplete. Raises EventTooLarge."""
+        if self.finished or self.error is not None:
+            return b""
         if self._pending:
             chunk = self._pending + chunk
             self._pending = b""

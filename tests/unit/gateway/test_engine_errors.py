@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.engine_errors import find_error, from_error, from_reply
 from gateway.errors import (
+    NO_RETRY,
     ContextLengthExceeded,
     EndpointNotSupported,
     EngineFailed,
@@ -36,6 +37,16 @@ SPECIAL: dict[str, type[GatewayError]] = {
     "err_context_too_long": ContextLengthExceeded,
     "err_context_prompt_plus_max": ContextLengthExceeded,
     "err_max_tokens_too_big": ContextLengthExceeded,
+    "err_responses_context": ContextLengthExceeded,
+    "err_responses_unknown_model": ModelNotFound,
+    "err_messages_context": ContextLengthExceeded,
+    "err_messages_unknown_model": ModelNotFound,
+    "err_count_tokens_long": ContextLengthExceeded,
+    "err_count_tokens_unknown_model": ModelNotFound,
+    "err_tokenize_unknown_model": ModelNotFound,
+    "count_tokens_404": EndpointNotSupported,
+    "err_rerank": EndpointNotSupported,
+    "err_score": EndpointNotSupported,
 }
 
 
@@ -76,6 +87,16 @@ def test_nothing_of_a_captured_errors_text_is_passed_on(name: str) -> None:
         ("v0.16.0/err_context_too_long", None),
         ("v0.16.0/err_context_prompt_plus_max", None),
         ("v0.16.0/err_max_tokens_too_big", "max_tokens"),
+        ("v0.32.0/err_responses_missing", "input"),
+        ("v0.32.0/err_responses_background", "background"),
+        ("v0.32.0/err_responses_previous", "response_id"),
+        ("v0.32.0/err_messages_missing", "messages"),
+        ("v0.32.0/err_messages_zero", "max_tokens"),
+        ("v0.32.0/err_messages_temperature", None),
+        ("v0.32.0/err_tokenize_missing", "prompt"),
+        ("v0.16.0/err_messages_missing", None),
+        ("v0.32.0/err_messages_unknown_model", "model"),
+        ("v0.32.0/err_count_tokens_unknown_model", "model"),
     ],
 )
 def test_the_field_at_fault_is_named_as_the_client_knows_it(name: str, param: str | None) -> None:
@@ -113,6 +134,8 @@ def test_any_body_becomes_an_error_of_ours(body: bytes, status: int) -> None:
         (200, 400, EngineRefused),
         (200, 404, ModelNotFound),
         (200, 503, EngineUnavailable),
+        (501, None, EndpointNotSupported),
+        (200, 501, EndpointNotSupported),
         (200, "400", EngineFailed),
         (200, True, EngineFailed),
         (200, None, EngineFailed),
@@ -147,3 +170,15 @@ def test_an_errors_own_code_tells_more_than_the_status_around_it(
 )
 def test_an_error_inside_a_200_is_found_at_the_top_only(body: bytes, error: object) -> None:
     assert find_error(body) == error
+
+
+@pytest.mark.parametrize("status", [400, 404, 501])
+@pytest.mark.parametrize("api", ["Messages", "Responses", "Chat Completions", "Score"])
+def test_a_model_without_the_route_is_told_from_one_that_does_not_exist(status: int, api: str) -> None:
+    error = {"message": f"The model does not support {api} API", "type": "x", "param": None, "code": status}
+    assert type(from_error(error, status)) is EndpointNotSupported
+
+
+def test_the_sdk_is_told_not_to_try_again_where_the_operator_must_act() -> None:
+    assert NO_RETRY in from_error("Unauthorized", 401).headers
+    assert NO_RETRY not in from_error("Unauthorized", 500).headers

@@ -8,11 +8,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.sse import MAX_EVENT_BYTES, EventStream, EventTooLarge
+from gateway.endpoints import ENDPOINTS, Dialect, Endpoint
+from gateway.errors import EngineFailed
+from gateway.sse import MAX_EVENT_BYTES, EventStream, EventTooLarge, error_event
 from gateway.usage import Usage
 
 DATA = Path(__file__).parent / "data"
-STREAMS = sorted(DATA.glob("*/*.sse"))
+STREAMS = [
+    path for path in sorted(DATA.glob("*/*.sse")) if path.name.startswith(("chat", "comp", "err", "eng"))
+]
+NAMED = [path for path in sorted(DATA.glob("*/*.sse")) if path not in STREAMS]
+RESPONSES, MESSAGES = ENDPOINTS["/v1/responses"], ENDPOINTS["/v1/messages"]
 USAGE_ONLY = b'"choices":[],"usage":{'
 
 
@@ -24,6 +30,20 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
 def feed(chunks: list[bytes], *, hide_usage: bool = False) -> tuple[bytes, EventStream]:
     events = EventStream(hide_usage=hide_usage)
     return b"".join(events.feed(chunk) for chunk in chunks), events
+
+
+def stream_of(endpoint: Endpoint, *, hide_usage: bool = False) -> EventStream:
+    assert endpoint.usage
+    return EventStream(endpoint.dialect, endpoint.usage, hide_usage=hide_usage)
+
+
+def places(raw: bytes) -> range:
+    """Where to cut: at every byte, of a long stream at every seventh."""
+    return range(0, len(raw) + 1, 1 if len(raw) < 6000 else 7)
+
+
+def endpoint_of(path: Path) -> Endpoint:
+    return RESPONSES if path.name.startswith("responses") else MESSAGES
 
 
 def named(path: Path) -> str:
@@ -223,3 +243,163 @@ def test_a_large_event_passes() -> None:
     raw = content("x" * (MAX_EVENT_BYTES - 1000)) + b"\n\n"
     out, _ = feed([raw[:-1], raw[-1:]])
     assert out == raw
+
+
+@pytest.mark.parametrize("path", NAMED, ids=named)
+def test_a_captured_stream_of_named_events_passes_unchanged_however_it_is_cut(path: Path) -> None:
+    """Cut once, everywhere. What follows the end (0.16.0 adds `[DONE]` to a message) is left out."""
+    raw = path.read_bytes()
+    expected = raw.removesuffix(b"data: [DONE]\n\n")
+    payloads = [orjson.loads(event.partition(b"data: ")[2]) for event in expected.split(b"\n\n")[:-1]]
+    told = payloads[-1]["response"]["usage"] if endpoint_of(path) is RESPONSES else payloads[-2]["usage"]
+    for place in places(raw):
+        events = stream_of(endpoint_of(path), hide_usage=True)
+        assert events.feed(raw[:place]) + events.feed(raw[place:]) == expected
+        assert events.usage == Usage(told["input_tokens"], told["output_tokens"])
+        assert events.finished
+        assert events.error is None
+        assert events.events == len(payloads)
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=named)
+def test_a_captured_stream_is_read_alike_wherever_it_is_cut(path: Path) -> None:
+    raw = path.read_bytes()
+    whole, seen = feed([raw], hide_usage=True)
+    state = (seen.usage, seen.finish_reason, seen.finished, seen.error, seen.events)
+    for place in places(raw):
+        out, events = feed([raw[:place], raw[place:]], hide_usage=True)
+        assert out == whole
+        assert (events.usage, events.finish_reason, events.finished, events.error, events.events) == state
+
+
+@pytest.mark.parametrize("path", NAMED, ids=named)
+@given(cuts=CUTS)
+def test_a_stream_of_named_events_is_read_alike_in_many_pieces(path: Path, cuts: list[int]) -> None:
+    raw = path.read_bytes()
+    events = stream_of(endpoint_of(path))
+    out = b"".join(events.feed(chunk) for chunk in cut(raw, cuts))
+    assert out == raw.removesuffix(b"data: [DONE]\n\n")
+    assert events.finished
+    assert events.finish_reason in {"incomplete", "completed", "max_tokens", "tool_use"}
+
+
+@pytest.mark.parametrize("path", NAMED, ids=named)
+def test_a_stream_that_breaks_off_has_no_usage_yet_and_has_not_ended(path: Path) -> None:
+    """A message's first event tells the prompt's tokens, with none of the answer's: that is no bill."""
+    events = stream_of(endpoint_of(path))
+    begun = b"\n\n".join(path.read_bytes().split(b"\n\n")[:5]) + b"\n\n"
+    assert events.feed(begun) == begun
+    assert (events.usage, events.finished, events.error, events.events) == (None, False, None, 5)
+
+
+def event_of(kind: str, **fields: object) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), orjson.dumps({"type": kind} | fields))
+
+
+LOOKALIKES = [
+    '"usage":{"input_tokens":1,"output_tokens":1}',
+    '"type":"response.completed"',
+    "event: message_stop\ndata: {}\n\n",
+    '"message_stop"',
+    '"error":{}',
+    "[DONE]",
+]
+TRAP = {
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+    "type": "response.completed",
+    "error": {"message": "none"},
+    "response": {"usage": {"input_tokens": 1, "output_tokens": 1}},
+    "kind": "message_stop",
+}
+
+
+@given(texts=st.lists(st.sampled_from(LOOKALIKES), max_size=6), cuts=CUTS)
+def test_no_text_and_no_object_of_a_clients_fools_the_reader_of_named_events(
+    texts: list[str], cuts: list[int]
+) -> None:
+    """A response repeats its request's tools, a message holds a tool's input: any keys may stand there."""
+    for endpoint, events in (
+        (
+            RESPONSES,
+            [
+                event_of(
+                    "response.created", response={"tools": [TRAP], "usage": None, "status": "in_progress"}
+                ),
+                *(event_of("response.output_text.delta", delta=text) for text in texts),
+                event_of("response.output_item.done", item=TRAP),
+            ],
+        ),
+        (
+            MESSAGES,
+            [
+                event_of("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0}}),
+                event_of("content_block_start", content_block={"type": "tool_use", "input": TRAP}),
+                *(event_of("content_block_delta", delta={"text": text}) for text in texts),
+            ],
+        ),
+    ):
+        stream = stream_of(endpoint)
+        raw = b"".join(events)
+        assert b"".join(stream.feed(chunk) for chunk in cut(raw, cuts)) == raw
+        assert (stream.usage, stream.finished, stream.error) == (None, False, None)
+        assert stream.events == len(events)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bad", "error"),
+    [
+        (RESPONSES, event_of("error", message="/srv/x.py", code="x"), "error"),
+        (RESPONSES, event_of("error", error={"code": 500}), {"code": 500}),
+        (
+            RESPONSES,
+            event_of("response.failed", response={"error": {"message": "/srv/x.py"}}),
+            "response.failed",
+        ),
+        (RESPONSES, b'data: {"error": {"code": 500}}\n\n', {"code": 500}),
+        (MESSAGES, event_of("error", error={"type": "internal_error"}), {"type": "internal_error"}),
+        (MESSAGES, b'event: error\ndata: {"error":\n\n', "not JSON"),
+    ],
+)
+def test_an_error_among_named_events_ends_the_stream_and_does_not_pass(
+    endpoint: Endpoint, bad: bytes, error: object
+) -> None:
+    good = event_of("ping")
+    for place in range(len(bad)):
+        stream = stream_of(endpoint)
+        assert stream.feed(good + bad[:place]) + stream.feed(bad[place:] + good) == good
+        assert stream.error == error
+        assert not stream.finished
+
+
+@pytest.mark.parametrize("kind", ["response.completed", "response.incomplete"])
+def test_a_response_ends_with_either_of_its_last_events(kind: str) -> None:
+    last = event_of(kind, response={"status": "completed", "usage": {"input_tokens": 3, "output_tokens": 4}})
+    stream = stream_of(RESPONSES)
+    assert stream.feed(last + event_of("ping")) == last
+    assert stream.finished
+    assert (stream.usage, stream.finish_reason) == (Usage(3, 4), "completed")
+
+
+@given(events=st.integers(0, 30), end=END, cuts=CUTS)
+def test_events_are_counted_whatever_ends_them(events: int, end: bytes, cuts: list[int]) -> None:
+    raw = (content("a") + end) * events
+    _, seen = feed(cut(raw, cuts))
+    assert seen.events == events
+
+
+@pytest.mark.parametrize("dialect", ["openai", "responses", "anthropic"])
+def test_an_error_of_ours_is_one_event_that_the_reader_takes_for_an_error(dialect: Dialect) -> None:
+    raw = error_event(dialect, EngineFailed("The engine failed on this request."), 7, "req-1")
+    assert raw.endswith(b"\n\n")
+    assert raw.count(b"\n\n") == 1
+    stream = EventStream(dialect, hide_usage=False)
+    assert stream.feed(raw) == b""
+    assert stream.error["message"] == "The engine failed on this request."
+    assert stream.error["code"] == "engine_error"
+    payload = orjson.loads(raw.partition(b"data: ")[2])
+    if dialect == "responses":
+        assert payload.items() >= {"type": "error", "code": "engine_error", "sequence_number": 7}.items()
+    if dialect == "anthropic":
+        assert payload["request_id"] == "req-1"
+        assert payload["error"]["type"] == "api_error"
+    assert raw.startswith(b"event: error\ndata: ") == (dialect != "openai")

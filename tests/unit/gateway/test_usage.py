@@ -1,5 +1,6 @@
 """Token usage out of an engine's reply, without parsing all of it."""
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -7,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.usage import Usage, find_finish_reason, find_usage
+from gateway.usage import (
+    COMPLETIONS_USAGE,
+    MESSAGES_USAGE,
+    RESPONSES_USAGE,
+    Told,
+    Usage,
+    UsageRule,
+    find_finish_reason,
+    find_usage,
+    read_reply,
+)
+
+DATA = Path(__file__).parent / "data"
 
 COUNT = st.integers(0, 2**63 - 1)
 TEXT = st.text(max_size=20) | st.sampled_from(
@@ -87,3 +100,54 @@ def test_what_is_no_usage_is_none(usage: Any) -> None:
 def test_garbage_after_the_key_is_no_usage_and_no_fault(garbage: bytes) -> None:
     found = find_usage(b'{"usage":{' + garbage)
     assert found is None or isinstance(found, Usage)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "told"),
+    [
+        ("v0.32.0/responses_nonstream", RESPONSES_USAGE, Told(Usage(9, 8), "incomplete")),
+        ("v0.16.0/responses_nonstream", RESPONSES_USAGE, Told(Usage(9, 8), "incomplete")),
+        ("v0.32.0/responses_tool_required", RESPONSES_USAGE, Told(Usage(137, 33), "completed")),
+        ("v0.32.0/messages_nonstream", MESSAGES_USAGE, Told(Usage(8, 8), "max_tokens")),
+        ("v0.16.0/messages_nonstream", MESSAGES_USAGE, Told(Usage(8, 8), "max_tokens")),
+    ],
+)
+def test_a_captured_reply_tells_its_tokens_and_why_it_ended(name: str, rule: UsageRule, told: Told) -> None:
+    assert read_reply((DATA / f"{name}.json").read_bytes(), rule) == told
+
+
+TRAP = {
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+    "status": "free",
+    "stop_reason": "free",
+}
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_an_object_of_the_clients_is_not_taken_for_the_engines_usage(*, at_end: bool) -> None:
+    """A response repeats its tools and the schema of its text, a message holds a tool's input."""
+    trap: dict[str, object] = {"tools": [TRAP], "text": {"format": {"schema": TRAP}}}
+    usage: dict[str, object] = {"usage": {"input_tokens": 5, "output_tokens": 6}}
+    ends: dict[str, object] = {"status": "completed", "stop_reason": "end_turn"}
+    whole = orjson.dumps(usage | ends | trap if at_end else trap | ends | usage)
+    assert read_reply(whole, RESPONSES_USAGE) == Told(Usage(5, 6), "completed")
+    assert read_reply(whole, MESSAGES_USAGE) == Told(Usage(5, 6), "end_turn")
+    none = orjson.dumps(ends | trap | {"usage": None})
+    assert read_reply(none, RESPONSES_USAGE).usage is None
+
+
+@pytest.mark.parametrize("rule", [RESPONSES_USAGE, MESSAGES_USAGE])
+def test_the_end_of_a_reply_that_is_too_large_to_keep_tells_its_usage(rule: UsageRule) -> None:
+    whole = orjson.dumps({"output": "x" * 5000, "usage": {"input_tokens": 5, "output_tokens": 6}})
+    assert read_reply(whole[3000:], rule).usage == Usage(5, 6)
+
+
+@given(body=st.binary(max_size=60))
+@pytest.mark.parametrize("rule", [COMPLETIONS_USAGE, RESPONSES_USAGE, MESSAGES_USAGE])
+def test_any_body_is_read_without_a_fault(rule: UsageRule, body: bytes) -> None:
+    assert isinstance(read_reply(body, rule), Told)
+
+
+def test_a_ranking_reports_a_prompt_and_no_completion() -> None:
+    raw = b'{"data":[{"score":0.5}],"usage":{"prompt_tokens":11,"total_tokens":11,"completion_tokens":0}}'
+    assert read_reply(raw, COMPLETIONS_USAGE).usage == Usage(11, 0)
