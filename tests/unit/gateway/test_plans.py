@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gateway.configfiles import ConfigurationError
 from gateway.limits import LIMIT_NAMES
@@ -62,6 +62,18 @@ def test_the_shipped_file_has_a_standard_plan_a_stricter_and_a_wider_one() -> No
 def test_every_plan_of_the_shipped_file_admits_a_request_of_its_whole_output() -> None:
     for name, plan in Plans.load(SHIPPED).plans.items():
         assert plan.output.cap < (plan.limits.tokens_per_minute or 0), name
+
+
+@pytest.mark.parametrize("part", [Plans, Plan, Limits, Output, Overrides])
+def test_every_field_is_in_the_documentation(part: type[BaseModel]) -> None:
+    page = (SHIPPED.parents[2] / "docs/plans.md").read_text()
+    assert [name for name in part.model_fields if f"`{name}`" not in page] == []
+
+
+def test_the_documentations_example_is_a_plans_file(write: Callable[[object], Path]) -> None:
+    page = (SHIPPED.parents[2] / "docs/plans.md").read_text()
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    assert Plans.load(write(example.encode())).for_tenant("research").shadow == {"tokens_per_day"}
 
 
 def test_what_a_plan_does_not_say_is_the_narrow_choice(write: Callable[[object], Path]) -> None:

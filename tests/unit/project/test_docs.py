@@ -25,7 +25,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 SET_BY_THE_STACK = {
     *("GATEWAY_HOST", "GATEWAY_PORT", "GATEWAY_METRICS_PORT", "GATEWAY_ADMIN_PORT", "GATEWAY_DATA_DIR"),
     *("GATEWAY_SECRETS_DIR", "GATEWAY_ENGINE_PROFILE", "GATEWAY_UPSTREAMS_FILE", "GATEWAY_READY_FILE"),
-    "GATEWAY_TRUSTED_PROXIES",
+    *("GATEWAY_PLANS_FILE", "GATEWAY_DATABASE_URL", "GATEWAY_VALKEY_URL", "GATEWAY_TRUSTED_PROXIES"),
 }
 
 
@@ -105,5 +105,6 @@ def test_the_settings_page_tells_each_default() -> None:
         re.findall(r"^\| `(\w+)` \| ([^|]*) \|", (ROOT / "docs/settings.md").read_text(), flags=re.MULTILINE)
     )
     for name, setting in Settings.model_fields.items():
-        default = "" if setting.default in (None, ()) else f"`{setting.default}`"
+        words = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+        default = "" if words in (None, "") else f"`{words}`"
         assert table[ENV_PREFIX + name.upper()].strip() == default, name
