@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import jiter
@@ -30,6 +30,10 @@ class UsageRule:
     finish: str
     inside: str = ""
     echoes: bool = False
+    finish_key: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "finish_key", b'"%s":"' % self.finish.encode())
 
 
 COMPLETIONS_USAGE = UsageRule("prompt_tokens", "completion_tokens", "finish_reason")
@@ -113,9 +117,8 @@ def find_usage(body: bytes, rule: UsageRule = COMPLETIONS_USAGE) -> Usage | None
 
 def find_finish_reason(body: bytes, rule: UsageRule = COMPLETIONS_USAGE) -> str | None:
     """Why the last choice ended, by the last such key of an event or a reply."""
-    key = b'"%s":"' % rule.finish.encode()
-    at = body.rfind(key)
+    at = body.rfind(rule.finish_key)
     if at < 0:
         return None
-    found = _QUOTED.match(body, at + len(key))
+    found = _QUOTED.match(body, at + len(rule.finish_key))
     return found[1].decode("ascii") if found else None
