@@ -5,9 +5,12 @@ end to what a client leaves unfinished.
 import asyncio
 import secrets
 from typing import ClassVar
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.cycle import Cycle
 from gateway.errors import InvalidHTTP
 from gateway.presence import EXTENSION, Presence
 
@@ -87,8 +90,31 @@ class Protocol(HttpToolsProtocol):
             raise RequestRefused
         self._in_head = False
         _cancel(self._unfinished)
-        super().on_headers_complete()
+        self._complete_scope()
         self._answering = True
+        self.cycle = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=self.scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
+
+    def _complete_scope(self) -> None:
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = self.parser.get_http_version()
+        self.scope["path"] = unquote(path) if "%" in path else path
+        self.scope["raw_path"] = url.path
+        self.scope["query_string"] = url.query or b""
 
     def on_message_complete(self) -> None:
         self._whole = True
