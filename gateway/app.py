@@ -1,28 +1,40 @@
 """Composition: from a configuration to the three applications and what runs beside them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from starlette.types import ASGIApp
-from structlog.typing import FilteringBoundLogger
 
-from gateway.accesslog import AccessLog
+from gateway.accounts import Accounts
 from gateway.admin import create_admin_app
+from gateway.authentication import Authenticator
 from gateway.body import BodyBudget
+from gateway.endpoints import Routes
+from gateway.estimate import Estimator
+from gateway.failed_logins import FailedLogins
 from gateway.health import Health
 from gateway.identity import KeyDirectory
 from gateway.internal import create_internal_app
-from gateway.limits import RequestWindows
+from gateway.ledger import Ledger
+from gateway.limits import Limiter
 from gateway.metrics import Metrics
-from gateway.policy import Rules
+from gateway.outside import Outside
+from gateway.plans import PlansFile
+from gateway.principal import Entitlements, client_models
 from gateway.public import PublicApp
+from gateway.refusals import RefusalLog
 from gateway.relay import Relay, Timeouts
+from gateway.selfservice import SelfService
 from gateway.settings import Configuration
-from gateway.store import KeyStore
+from gateway.snapshot import SnapshotFile
+from gateway.store import StoreError
+from gateway.tokenizer import EngineTokenizer
 from gateway.upstreams import Pool, Slot, Transport
+
+SNAPSHOT = "keys.snapshot"
+SEED_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,51 +47,62 @@ class Apps:
 
 
 @asynccontextmanager
-async def create_app(
-    configuration: Configuration,
-    *,
-    store: KeyStore,
-    transport: Transport,
-    clock: Callable[[], float],
-    log: FilteringBoundLogger,
-    access_log: AccessLog,
-) -> AsyncIterator[Apps]:
-    """The gateway, with its background work running until the block ends. `clock` gives seconds since the
-    epoch.
-    """
-    settings = configuration.settings
+async def create_app(configuration: Configuration, outside: Outside) -> AsyncIterator[Apps]:
+    """The gateway, with its background work running until the block ends."""
+    plans, ledger, limiter, log = outside.plans, outside.ledger, outside.limiter, outside.log
     metrics = Metrics()
-    directory = KeyDirectory(
-        store,
-        pepper=configuration.secrets.key_pepper,
-        default_rpm=settings.requests_per_minute,
-        clock=clock,
-    )
-    pool = _pool(configuration, transport)
-    budget = BodyBudget(settings.max_inflight_body_bytes)
-    metrics.read_at_scrape(directory, pool, budget)
-    health = Health(directory, pool)
+    entitlements = _entitlements(configuration, plans)
+    directory = _directory(configuration, outside, entitlements)
+    pool = _pool(configuration, outside.transport)
+    budget = BodyBudget(configuration.settings.max_inflight_body_bytes)
+    metrics.read_at_scrape(directory, pool, budget, ledger, limiter, plans)
+    health = Health(directory, pool, ledger, limiter, plans)
+    refusals = RefusalLog()
     public = PublicApp(
-        settings=settings,
-        rules=_rules(configuration),
-        directory=directory,
-        windows=RequestWindows(),
-        budget=budget,
-        relay=Relay(
-            pool,
-            transport,
-            Timeouts(settings.first_byte_timeout, settings.idle_timeout, settings.total_timeout),
+        settings=configuration.settings,
+        routes=Routes(configuration.settings.optional_routes),
+        authenticator=Authenticator(
+            directory,
+            entitlements,
+            FailedLogins(configuration.settings.failed_logins_per_minute),
+            outside.tokens,
         ),
+        accounts=Accounts(
+            limiter, Estimator(), ledger, EngineTokenizer(pool, outside.transport), metrics, outside.clock
+        ),
+        selfservice=SelfService(limiter, ledger, outside.calendar, outside.clock),
+        budget=budget,
+        relay=Relay(pool, outside.transport, _timeouts(configuration)),
         health=health,
         metrics=metrics,
-        access_log=access_log,
+        refusals=refusals,
+        access_log=outside.access_log,
+        clock=outside.clock,
         log=log,
     )
-    admin = create_admin_app(directory, token=configuration.secrets.admin_token, log=log)
-    await asyncio.gather(directory.refresh(), pool.probe())
+    admin = create_admin_app(
+        directory,
+        store=outside.store,
+        limiter=limiter,
+        ledger=ledger,
+        plans=plans,
+        refusals=refusals,
+        models=_models(configuration),
+        token=configuration.secrets.admin_token,
+        clock=outside.clock,
+        log=log,
+    )
+    await asyncio.gather(directory.start(), pool.probe())
     # A fault in what runs beside the requests must end the process, not leave it serving stale knowledge.
     async with asyncio.TaskGroup() as group:
-        background = [group.create_task(directory.keep_fresh()), group.create_task(pool.keep_probing())]
+        work = (
+            directory.keep_fresh(),
+            pool.keep_probing(),
+            plans.keep_watching(),
+            ledger.keep_flushing(),
+            _seed(limiter, ledger),
+        )
+        background = [group.create_task(one) for one in work]
         try:
             yield Apps(public, create_internal_app(metrics, health), admin)
         finally:
@@ -87,18 +110,48 @@ async def create_app(
                 task.cancel()
 
 
+async def _seed(limiter: Limiter, ledger: Ledger) -> None:
+    """Hands the limiter what days and months hold already, as soon as the store tells."""
+    while True:
+        try:
+            limiter.seed(await ledger.totals())
+        except StoreError:
+            await asyncio.sleep(SEED_RETRY_SECONDS)
+        else:
+            return
+
+
+def _models(configuration: Configuration) -> dict[str, str]:
+    return dict(client_models(configuration.profile, configuration.settings.model_aliases))
+
+
+def _entitlements(configuration: Configuration, plans: PlansFile) -> Entitlements:
+    return Entitlements(
+        plans,
+        profile=configuration.profile,
+        aliases=configuration.settings.model_aliases,
+        salt_key=configuration.secrets.derived("cache salt"),
+    )
+
+
+def _directory(configuration: Configuration, outside: Outside, entitlements: Entitlements) -> KeyDirectory:
+    settings, secrets = configuration.settings, configuration.secrets
+    return KeyDirectory(
+        outside.store,
+        pepper=secrets.key_pepper,
+        entitlements=entitlements,
+        snapshots=SnapshotFile(settings.data_dir / SNAPSHOT, secrets.derived("key snapshot")),
+        max_age=settings.snapshot_max_age,
+        clock=outside.clock,
+        log=outside.log,
+    )
+
+
 def _pool(configuration: Configuration, transport: Transport) -> Pool:
     keys = configuration.secrets.engine_keys
     return Pool([Slot(upstream, keys[upstream.name]) for upstream in configuration.upstreams], transport)
 
 
-def _rules(configuration: Configuration) -> Rules:
-    settings, profile = configuration.settings, configuration.profile
-    served = {name: name for name in profile.served_model_name}
-    return Rules(
-        models=MappingProxyType(served | settings.model_aliases),
-        max_model_len=profile.max_model_len,
-        output_default=settings.default_max_tokens,
-        output_cap=settings.max_tokens_cap,
-        over_cap=settings.max_tokens_mode,
-    )
+def _timeouts(configuration: Configuration) -> Timeouts:
+    settings = configuration.settings
+    return Timeouts(settings.first_byte_timeout, settings.idle_timeout, settings.total_timeout)

@@ -8,12 +8,20 @@ from ipaddress import ip_address
 
 from starlette.types import Scope
 
-from gateway.identity import Principal
+from gateway.limits import Refused
+from gateway.principal import Principal
 from gateway.settings import Network
 
 _WELL_FORMED_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _WANTED = frozenset(
-    (b"authorization", b"content-encoding", b"content-length", b"x-forwarded-for", b"x-request-id")
+    (
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"x-api-key",
+        b"x-forwarded-for",
+        b"x-request-id",
+    )
 )
 
 
@@ -34,12 +42,15 @@ class Exchange:
     stream: bool = False
     status: int = 0
     refused_by: str | None = None
+    refused: tuple[Refused, ...] = ()
     client_left: bool = False
+    cut_off: bool = False
     upstream: str | None = None
     ttft: float | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    estimated: bool = False
     events: int = 0
     bytes_in: int = 0
     bytes_out: int = 0

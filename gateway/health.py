@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import orjson
 
 from gateway.identity import KeyDirectory
+from gateway.ledger import Ledger
+from gateway.limits import Limiter
+from gateway.plans import PlansFile
 from gateway.upstreams import Pool
 
 ALIVE = b'{"status":"alive"}'
@@ -21,14 +24,34 @@ class Readiness:
 class Health:
     """Reads the state of the parts; asks nothing."""
 
-    def __init__(self, directory: KeyDirectory, pool: Pool) -> None:
+    def __init__(
+        self, directory: KeyDirectory, pool: Pool, ledger: Ledger, limiter: Limiter, plans: PlansFile
+    ) -> None:
         self._directory = directory
         self._pool = pool
+        self._ledger = ledger
+        self._limiter = limiter
+        self._plans = plans
 
     def readiness(self) -> Readiness:
         if not self._pool.any_up():
             return Readiness(503, orjson.dumps({"status": "unavailable", "reasons": ["no engine answers"]}))
-        if not self._directory.store_up:
-            reasons = ["the key store does not answer; known keys are served, changes are refused"]
+        if not self._directory.serves:
+            reasons = ["the key store does not answer, and no key is known; nobody can be served"]
+            return Readiness(503, orjson.dumps({"status": "unavailable", "reasons": reasons}))
+        reasons = self._troubles()
+        if reasons:
             return Readiness(200, orjson.dumps({"status": "degraded", "reasons": reasons}))
         return Readiness(200, b'{"status":"ready"}')
+
+    def _troubles(self) -> list[str]:
+        reasons = []
+        if not self._directory.store_up:
+            reasons.append("the key store does not answer; known keys are served, changes are refused")
+        if self._ledger.problem is not None:
+            reasons.append("the usage ledger waits on local disk; nothing is lost")
+        if self._limiter.problem is not None:
+            reasons.append("limits are kept by each gateway alone; Valkey does not answer")
+        if self._plans.problem is not None:
+            reasons.append("the plans file has a mistake; the plans before it are in force")
+        return reasons

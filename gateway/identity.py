@@ -88,6 +88,11 @@ class KeyDirectory:
         self.good_at = 0.0
         self.store_up = False
 
+    @property
+    def serves(self) -> bool:
+        """Whether any key can be served: the store answers, or did so not too long ago."""
+        return self.store_up or self._age() <= self._max_age
+
     def authenticate(self, parsed: keys.ParsedKey) -> Principal:
         """Whose key this is. Raises AuthenticationFailed, RevokedKey, DisabledKey, ExpiredKey, PlanMissing or
         StoreUnavailable.
@@ -204,7 +209,7 @@ class KeyDirectory:
             await self.refresh()
 
     def _must_be_known(self, key_id: str) -> None:
-        if key_id in self._known and self._age() <= self._max_age:
+        if key_id in self._known and self.serves:
             return
         raise StoreUnavailable(
             "This key cannot be checked now: the key store does not answer. Try again.",

@@ -146,7 +146,14 @@ class Calendar:
 
 
 class Limiter(Protocol):
-    """Windows, quotas and places, for one process or for several."""
+    """Windows, quotas and places, for one process or for several.
+
+    `leases`: reservations that are not settled. `problem`: why limits are kept by this process alone although
+    they should be shared; None where nothing is wrong.
+    """
+
+    leases: int
+    problem: str | None
 
     async def reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
         """Checks all limits, then charges all: a refused request costs nothing."""

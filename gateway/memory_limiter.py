@@ -213,6 +213,7 @@ class MemoryLimiter:
         self._seeds: dict[str, tuple[str, int]] = {}
         self._until_sweep = SWEEP_EVERY
         self.leases = 0
+        self.problem: str | None = None
 
     async def reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
         now = self._monotonic()

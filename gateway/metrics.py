@@ -13,6 +13,10 @@ from gateway import __version__
 from gateway.body import BodyBudget
 from gateway.exchange import Exchange
 from gateway.identity import KeyDirectory
+from gateway.ledger import Ledger
+from gateway.limits import Limit, Limiter
+from gateway.plans import PlansFile
+from gateway.principal import TOKEN_KEY_ID
 from gateway.upstreams import Pool
 
 MetricT = TypeVar("MetricT", Counter, Histogram)
@@ -65,10 +69,41 @@ class Metrics:
         )
         self.store_up = gauge("gateway_store_up", "1 if the key store answered its last refresh")
         self.body_bytes = gauge("gateway_inflight_body_bytes", "Request bodies held in memory now")
+        limit = ("limit", "scope")
+        self.limit_refusals = counter(
+            "gateway_limit_refusals", "Requests that a limit refused, once per limit that held", limit
+        )
+        self.shadow_refusals = counter(
+            "gateway_shadow_refusals", "Requests that a limit in shadow would have refused", limit
+        )
+        self.leases = gauge("gateway_leases", "Reservations of requests that are not settled yet")
+        self.limiter_degraded = gauge(
+            "gateway_limiter_degraded", "1 while limits are kept by this process alone, for Valkey is gone"
+        )
+        self.ledger_waiting = gauge(
+            "gateway_ledger_waiting_bytes", "Settled usage on local disk that is not in the store yet"
+        )
+        self.ledger_lost = gauge("gateway_ledger_lost_requests", "Requests whose usage could be kept nowhere")
+        self.plans_refused = gauge(
+            "gateway_plans_refused", "1 while the plans file has a mistake and older plans are in force"
+        )
         gauge("gateway_build_info", "1, labelled with the version", ("version",)).labels(__version__).set(1)
 
-    def read_at_scrape(self, directory: KeyDirectory, pool: Pool, budget: BodyBudget) -> None:
+    def read_at_scrape(
+        self,
+        directory: KeyDirectory,
+        pool: Pool,
+        budget: BodyBudget,
+        ledger: Ledger,
+        limiter: Limiter,
+        plans: PlansFile,
+    ) -> None:
         """Ties the gauges of what has a state of its own to that state: they cost nothing per request."""
+        self.leases.set_function(lambda: limiter.leases)
+        self.limiter_degraded.set_function(lambda: limiter.problem is not None)
+        self.ledger_waiting.set_function(lambda: ledger.waiting)
+        self.ledger_lost.set_function(lambda: ledger.lost)
+        self.plans_refused.set_function(lambda: plans.problem is not None)
         self.store_up.set_function(lambda: directory.store_up)
         self.body_bytes.set_function(lambda: budget.held)
         for slot in pool.slots:
@@ -77,10 +112,17 @@ class Metrics:
                 partial(getattr, slot, "in_flight")
             )
 
+    def note_limit_refusal(self, limit: Limit, *, shadow: bool) -> None:
+        """Counts a refusal of one limit, enforced or not."""
+        counter = self.shadow_refusals if shadow else self.limit_refusals
+        self._of(counter, limit.name, limit.scope).inc()
+
     def record(self, exchange: Exchange, duration: float) -> None:
         """Counts one finished exchange; `duration` in seconds."""
         who = exchange.principal
         tenant, key_id = (who.tenant, who.key_id) if who else ("", "")
+        if key_id.startswith(TOKEN_KEY_ID):
+            key_id = TOKEN_KEY_ID  # subjects are without number
         reason = exchange.refused_by or ("client_disconnect" if exchange.client_left else "ok")
         status = f"{exchange.status // 100}xx"
         model, route = exchange.model, exchange.route

@@ -19,6 +19,8 @@ Scope = Literal["generate", "embed", "tokenize", "rank"]
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 MAX_CACHED = 10_000
+# What the key id of a token's subject begins with.
+TOKEN_KEY_ID = "jwt-"  # noqa: S105 - no secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,26 +4,28 @@ engine.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from traceback import walk_tb
-from urllib.parse import unquote
 
-import orjson
 from starlette.types import Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from gateway import endpoints, limits, policy
+from gateway import anthropic, endpoints, policy
 from gateway.accesslog import AccessLog
+from gateway.accounts import Accounts
+from gateway.authentication import Authenticator
 from gateway.body import BodyBudget, ClientGone, HeldBody
-from gateway.endpoints import Endpoint, Kind
-from gateway.errors import GatewayError, ModelNotFound, RateLimited
+from gateway.endpoints import Endpoint, Kind, Routes
+from gateway.errors import GatewayError, ScopeMissing
 from gateway.exchange import Exchange
 from gateway.health import ALIVE, Health
-from gateway.identity import KeyDirectory, Principal
 from gateway.metrics import Metrics
 from gateway.presence import Presence
+from gateway.principal import Principal
+from gateway.refusals import Refusal, RefusalLog
 from gateway.relay import Answer, BrokenAnswer, Relay
+from gateway.selfservice import SelfService
 from gateway.settings import Settings
 
 # What nginx logs for a client that closed its connection; nobody receives it.
@@ -37,14 +39,17 @@ class PublicApp:
     """The ASGI application. Everything it needs is given; it keeps no state of its own."""
 
     settings: Settings
-    rules: policy.Rules
-    directory: KeyDirectory
-    windows: limits.RequestWindows
+    routes: Routes
+    authenticator: Authenticator
+    accounts: Accounts
+    selfservice: SelfService
     budget: BodyBudget
     relay: Relay
     health: Health
     metrics: Metrics
+    refusals: RefusalLog
     access_log: AccessLog
+    clock: Callable[[], float]
     log: FilteringBoundLogger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,24 +61,24 @@ class PublicApp:
         try:
             await self._serve(exchange, scope, receive, answer)
         except GatewayError as error:
-            await _refuse(exchange, answer, error)
+            await self._refuse(exchange, answer, error)
         except ClientGone:
             exchange.client_left = True
             exchange.status = exchange.status or CLIENT_CLOSED
         except asyncio.CancelledError:  # the time to drain is over: the server ends what still runs
             exchange.refused_by = DRAINING
             exchange.status = exchange.status or 503
+            self._note(exchange, GatewayError("The gateway was stopped before the answer's end."))
             raise
         except BrokenAnswer:
             raise  # the exchange says what happened
-        except Exception as error:  # noqa: BLE001 - the edge: logged once, answered in OpenAI's shape
+        except Exception as error:  # noqa: BLE001 - the edge: logged once, answered in the route's shape
             self._log_fault(exchange, error)
             if answer.begun:
                 # The server closes the connection: the client sees that the answer is not whole.
                 raise BrokenAnswer from None
-            await _refuse(
-                exchange, answer, GatewayError("Something failed in the gateway. It has been logged.")
-            )
+            failed = GatewayError("Something failed in the gateway. It has been logged.")
+            await self._refuse(exchange, answer, failed)
         finally:
             self.metrics.in_flight.dec()
             duration = time.monotonic() - exchange.started
@@ -88,7 +93,7 @@ class PublicApp:
         self.log.error("fault", request_id=exchange.request_id, error=type(error).__name__, where=where)
 
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, answer: Answer) -> None:
-        endpoint = endpoints.match(exchange.method, exchange.raw_path)
+        endpoint = self.routes.match(exchange.method, exchange.raw_path)
         exchange.route = endpoint.path
         if endpoint.kind is Kind.LIVE:
             await answer.send_json(200, ALIVE)
@@ -97,14 +102,29 @@ class PublicApp:
             ready = self.health.readiness()
             await answer.send_json(ready.status, ready.body)
             return
-        exchange.principal = self.directory.authenticate(exchange.headers.get(b"authorization"))
-        if endpoint.kind is Kind.MODELS:
-            await answer.send_json(200, _model_list(self.rules.models))
-        elif endpoint.kind is Kind.MODEL:
-            await answer.send_json(200, _one_model(self.rules.models, exchange.raw_path))
+        principal = exchange.principal = self.authenticator.authenticate(
+            exchange.headers, exchange.client_ip, api_key_header=endpoint.dialect == "anthropic"
+        )
+        if endpoint.scope is not None and endpoint.scope not in principal.scopes:
+            raise ScopeMissing(
+                f"This key may not use {endpoint.path}: it lacks the scope `{endpoint.scope}`."
+            )
+        if endpoint.kind is Kind.ENGINE:
+            await self._ask_engine(exchange, endpoint, principal, receive, Presence.of(scope), answer)
         else:
-            presence = Presence.of(scope)
-            await self._ask_engine(exchange, endpoint, exchange.principal, receive, presence, answer)
+            await answer.send_json(200, await self._about(principal, endpoint, scope))
+
+    async def _about(self, principal: Principal, endpoint: Endpoint, scope: Scope) -> bytes:
+        """What a key asks about itself."""
+        match endpoint.kind:
+            case Kind.MODELS:
+                return self.selfservice.models(principal)
+            case Kind.MODEL:
+                return self.selfservice.model(principal, scope["raw_path"])
+            case Kind.LIMITS:
+                return await self.selfservice.limits(principal)
+            case _:
+                return await self.selfservice.usage(principal, scope["query_string"])
 
     async def _ask_engine(
         self,
@@ -119,44 +139,48 @@ class PublicApp:
         with HeldBody(self.budget, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout) as held:
             raw = await held.read(exchange.headers, receive)
             exchange.bytes_in = len(raw)
-            allowed = policy.decide(endpoint, raw, self.rules)
+            allowed = policy.decide(endpoint, raw, principal.rules)
             exchange.model, exchange.stream = allowed.model, allowed.stream
-            self._charge(exchange, principal)
-            if allowed.max_tokens is not None:
-                exchange.answer_headers.append((b"x-gatehouse-max-tokens", b"%d" % allowed.max_tokens))
-            with presence:
-                await self.relay.carry(exchange, endpoint, allowed, answer)
+            account = None
+            try:
+                with presence:
+                    account = await self.accounts.reserve(exchange, endpoint, allowed, principal)
+                    if allowed.max_tokens is not None:
+                        cap = b"%d" % allowed.max_tokens
+                        exchange.answer_headers.append((b"x-gatehouse-max-tokens", cap))
+                    await self.relay.carry(exchange, endpoint, allowed, answer)
+            except (ClientGone, asyncio.CancelledError):
+                exchange.cut_off = True
+                raise
+            finally:
+                if account is not None:
+                    await self.accounts.settle(account, exchange, endpoint)
 
-    def _charge(self, exchange: Exchange, principal: Principal) -> None:
-        """Counts the request, last of all checks, so that a refused one costs nothing."""
-        verdict = self.windows.take(principal.key_id, principal.requests_per_minute, time.monotonic())
-        exchange.answer_headers += [
-            (b"x-ratelimit-limit-requests", b"%d" % verdict.limit),
-            (b"x-ratelimit-remaining-requests", b"%d" % verdict.remaining),
-            (b"x-ratelimit-reset-requests", limits.duration(verdict.reset).encode("ascii")),
-        ]
-        if not verdict.allowed:
-            wait = limits.whole_seconds(verdict.retry_after)
-            raise RateLimited(
-                f"This key may make {verdict.limit} requests per minute. Wait {wait} s.", retry_after=wait
+    async def _refuse(self, exchange: Exchange, answer: Answer, error: GatewayError) -> None:
+        exchange.refused_by = error.code
+        self._note(exchange, error)
+        if endpoints.dialect_of(exchange.raw_path) == "anthropic":
+            body = anthropic.error_body(error, exchange.request_id)
+        else:
+            body = error.body()
+        await answer.send_json(error.status, body, error.headers)
+
+    def _note(self, exchange: Exchange, error: GatewayError) -> None:
+        """For the operator who is asked why."""
+        who = exchange.principal
+        self.refusals.note(
+            Refusal(
+                request_id=exchange.request_id,
+                at=self.clock(),
+                route=exchange.route,
+                status=exchange.status or error.status,
+                code=exchange.refused_by or error.code,
+                message=error.message,
+                param=error.param,
+                model=exchange.model,
+                tenant=who.tenant if who else None,
+                key_id=who.key_id if who else None,
+                plan=who.plan_name if who else None,
+                limits=exchange.refused,
             )
-
-
-async def _refuse(exchange: Exchange, answer: Answer, error: GatewayError) -> None:
-    exchange.refused_by = error.code
-    await answer.send_json(error.status, error.body(), error.headers)
-
-
-def _model_list(models: Mapping[str, str]) -> bytes:
-    return orjson.dumps({"object": "list", "data": [_model_card(name) for name in models]})
-
-
-def _one_model(models: Mapping[str, str], raw_path: bytes) -> bytes:
-    name = unquote(raw_path.decode("latin-1").removeprefix(endpoints.MODELS_PREFIX))
-    if name not in models:
-        raise ModelNotFound("No such model here. GET /v1/models lists what this key may use.", param="model")
-    return orjson.dumps(_model_card(name))
-
-
-def _model_card(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "gatehouse"}
+        )

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,13 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.accesslog import AccessLog
 from gateway.app import create_app
+from gateway.outside import opened
 from gateway.protocol import Protocol
 from gateway.settings import LOOPBACK, Configuration, ConfigurationError
-from gateway.store import SqlKeyStore, StoreError
-from gateway.upstreams import AiohttpTransport
 
 # Longer than Caddy keeps its idle connections to the gateway, so that it is never the gateway that closes one
 # under a request.
 KEEPALIVE_SECONDS = 130
-DATABASE = "gateway.db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +60,24 @@ async def serve(configuration: Configuration, log: FilteringBoundLogger, access_
     """Runs until SIGTERM or SIGINT, then drains. Raises ConfigurationError."""
     settings = configuration.settings
     listeners = Listeners.bind(configuration)
-    store = _open_store(settings.data_dir)
-    transport = AiohttpTransport(connect_timeout=settings.connect_timeout)
-    try:
-        async with create_app(
-            configuration, store=store, transport=transport, clock=time.time, log=log, access_log=access_log
-        ) as apps:
-            public = _server(apps.public, settings.drain_seconds)
-            others = [_server(apps.internal, 1), _server(apps.admin, 1)]
-            running = [
-                asyncio.create_task(server.serve([bound]))
-                for server, bound in zip(
-                    [public, *others], [listeners.public, listeners.metrics, listeners.admin], strict=True
-                )
-            ]
-            _stop_on_signal(public)
-            await _until_started([public, *others])
-            log.info("started", **listeners.ports())
-            _write_ready_file(settings.ready_file, listeners)
-            await running[0]
-            log.info("drained")
-            for server in others:
-                server.should_exit = True
-            await asyncio.gather(*running)
-    finally:
-        await transport.close()
-        await store.close()
+    async with opened(configuration, log, access_log) as outside, create_app(configuration, outside) as apps:
+        public = _server(apps.public, settings.drain_seconds)
+        others = [_server(apps.internal, 1), _server(apps.admin, 1)]
+        running = [
+            asyncio.create_task(server.serve([bound]))
+            for server, bound in zip(
+                [public, *others], [listeners.public, listeners.metrics, listeners.admin], strict=True
+            )
+        ]
+        _stop_on_signal(public)
+        await _until_started([public, *others])
+        log.info("started", **listeners.ports())
+        _write_ready_file(settings.ready_file, listeners)
+        await running[0]
+        log.info("drained")
+        for server in others:
+            server.should_exit = True
+        await asyncio.gather(*running)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -97,15 +86,6 @@ def _bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}.") from None
-
-
-def _open_store(data_dir: Path) -> SqlKeyStore:
-    try:
-        return SqlKeyStore.open_sqlite(data_dir / DATABASE)
-    except StoreError as error:
-        raise ConfigurationError(
-            f"{error}. Is {data_dir} there, and writable for user {os.getuid()}?"
-        ) from error
 
 
 def _server(app: ASGIApp, drain_seconds: int) -> Server:

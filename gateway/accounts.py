@@ -1,0 +1,189 @@
+"""What a request costs: reserved before an engine sees it, settled when its usage is known, and recorded."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.endpoints import Endpoint
+from gateway.errors import (
+    GatewayError,
+    Headers,
+    QuotaExceeded,
+    RateLimited,
+    RequestExceedsLimit,
+    TokenRateLimited,
+    TooManyParallel,
+)
+from gateway.estimate import Estimator
+from gateway.exchange import Exchange
+from gateway.ledger import Ledger
+from gateway.limits import Ask, Decision, Lease, Limiter, LimitName, Reading, Refused, duration, whole_seconds
+from gateway.metrics import Metrics
+from gateway.policy import Allowed
+from gateway.principal import Principal
+from gateway.store import UsageEntry
+
+_ERRORS: dict[LimitName, type[RateLimited]] = {
+    "requests_per_minute": RateLimited,
+    "tokens_per_minute": TokenRateLimited,
+    "parallel_requests": TooManyParallel,
+    "tokens_per_day": QuotaExceeded,
+    "tokens_per_month": QuotaExceeded,
+}
+_WHO = {"key": "This key", "tenant": "Your tenant", "everyone": "This service"}
+_WHAT: dict[LimitName, str] = {
+    "requests_per_minute": "requests per minute",
+    "tokens_per_minute": "tokens per minute",
+    "parallel_requests": "requests at a time",
+    "tokens_per_day": "tokens per day",
+    "tokens_per_month": "tokens per month",
+}
+
+
+class Tokenizer(Protocol):
+    """Exact prompt lengths, at the price of a call to an engine."""
+
+    async def count(self, endpoint: Endpoint, allowed: Allowed) -> int | None:
+        """Tokens of the request's prompt; None where it cannot be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One request's reservation. `began` is in seconds since the epoch."""
+
+    principal: Principal
+    allowed: Allowed
+    lease: Lease
+    prompt_tokens: int
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Tokens of one request; `estimated` where the engine did not say."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Limits, ledger and estimates as one: what stands between the policy and the relay."""
+
+    limiter: Limiter
+    estimator: Estimator
+    ledger: Ledger
+    tokenizer: Tokenizer
+    metrics: Metrics
+    clock: Callable[[], float]
+
+    async def reserve(
+        self, exchange: Exchange, endpoint: Endpoint, allowed: Allowed, principal: Principal
+    ) -> Account:
+        """Charges the request to all of its limits, or to none. Raises RateLimited, one of its kinds, or
+        RequestExceedsLimit.
+        """
+        ask = self.estimator.ask(allowed.model, allowed.prompt_bytes, allowed.output_tokens)
+        decision = await self.limiter.reserve(exchange.request_id, principal.limits, ask)
+        if decision.near:
+            ask = await self._exact(endpoint, allowed, ask)
+            decision = await self.limiter.reserve(exchange.request_id, principal.limits, ask)
+        exchange.answer_headers += limit_headers(decision)
+        for refused in decision.shadowed:
+            self.metrics.note_limit_refusal(refused.limit, shadow=True)
+        if decision.lease is None:
+            exchange.refused = decision.refused
+            for refused in decision.refused:
+                self.metrics.note_limit_refusal(refused.limit, shadow=False)
+            raise refusal(decision.refused)
+        return Account(principal, allowed, decision.lease, ask.tokens - allowed.output_tokens, self.clock())
+
+    async def settle(self, account: Account, exchange: Exchange, endpoint: Endpoint) -> None:
+        """Replaces what was reserved by what was used, and frees the request's place. Never raises."""
+        cost = self._cost(account, exchange)
+        await self.limiter.settle(account.lease, cost.prompt_tokens + cost.completion_tokens)
+        if not cost.prompt_tokens and not cost.completion_tokens:
+            return
+        if not cost.estimated:
+            self._learn(account, exchange, cost)
+        exchange.prompt_tokens, exchange.completion_tokens = cost.prompt_tokens, cost.completion_tokens
+        exchange.estimated = cost.estimated
+        self.ledger.record(
+            UsageEntry(
+                request_id=exchange.request_id,
+                at=account.began,
+                tenant=account.principal.tenant,
+                key_id=account.principal.key_id,
+                model=account.allowed.model,
+                route=endpoint.path,
+                prompt_tokens=cost.prompt_tokens,
+                completion_tokens=cost.completion_tokens,
+                estimated=cost.estimated,
+            )
+        )
+
+    async def _exact(self, endpoint: Endpoint, allowed: Allowed, ask: Ask) -> Ask:
+        """Near a limit an estimate is not good enough; where nobody can count, the upper bound is taken."""
+        counted = await self.tokenizer.count(endpoint, allowed)
+        tokens = ask.at_most if counted is None else counted + allowed.output_tokens
+        return Ask(tokens, tokens, tokens)
+
+    def _cost(self, account: Account, exchange: Exchange) -> Cost:
+        if exchange.prompt_tokens is not None:
+            return Cost(exchange.prompt_tokens, exchange.completion_tokens or 0, estimated=False)
+        # An engine that failed before its first event is not the client's to pay; one whose client left has
+        # worked all the same.
+        if not exchange.events and not exchange.cut_off:
+            return Cost(0, 0, estimated=False)
+        seconds = time.monotonic() - exchange.started
+        allowed = account.allowed
+        made = self.estimator.abandoned(allowed.model, exchange.events, seconds, allowed.output_tokens)
+        return Cost(account.prompt_tokens, made, estimated=True)
+
+    def _learn(self, account: Account, exchange: Exchange, cost: Cost) -> None:
+        allowed = account.allowed
+        self.estimator.learn(allowed.model, allowed.prompt_bytes, cost.prompt_tokens)
+        if cost.completion_tokens:
+            seconds = time.monotonic() - exchange.started
+            self.estimator.learn_output(allowed.model, cost.completion_tokens, exchange.events, seconds)
+
+
+def limit_headers(decision: Decision) -> Headers:
+    """OpenAI's `x-ratelimit-*`, of the tightest limit of each kind."""
+    headers: Headers = ()
+    if decision.requests is not None:
+        headers = _headers(decision.requests, b"requests")
+    if decision.tokens is not None:
+        headers += _headers(decision.tokens, b"tokens")
+    return headers
+
+
+def _headers(reading: Reading, kind: bytes) -> Headers:
+    return (
+        (b"x-ratelimit-limit-" + kind, b"%d" % reading.limit.amount),
+        (b"x-ratelimit-remaining-" + kind, b"%d" % reading.remaining),
+        (b"x-ratelimit-reset-" + kind, duration(reading.reset).encode("ascii")),
+    )
+
+
+def refusal(refused: tuple[Refused, ...]) -> GatewayError:
+    """The error of the limit that holds longest: before that, no retry can succeed."""
+    worst = max(refused, key=lambda one: one.retry_after)
+    limit = worst.limit
+    who, what = _WHO[limit.scope], _WHAT[limit.name]
+    if math.isinf(worst.retry_after):
+        return RequestExceedsLimit(
+            f"{who} may use {limit.amount} {what}; this request alone may need {worst.asked}. "
+            "Shorten the prompt, or lower max_tokens or n."
+        )
+    wait = whole_seconds(worst.retry_after)
+    error = _ERRORS[limit.name]
+    if limit.name == "parallel_requests":
+        return error(f"{who} may have {limit.amount} {what}. Wait for one to end.", retry_after=wait)
+    needs = f" and this request may need {worst.asked}" if "tokens" in limit.name else ""
+    return error(
+        f"{who} may use {limit.amount} {what}; {worst.used} are used{needs}. Wait {wait} s.", retry_after=wait
+    )

@@ -1,0 +1,97 @@
+"""What a gateway stands on: its files, stores and engines, opened before it serves and closed after."""
+
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.accesslog import AccessLog
+from gateway.authentication import Tokens
+from gateway.ledger import Ledger
+from gateway.limits import Calendar, Limiter
+from gateway.memory_limiter import MemoryLimiter
+from gateway.plans import PlansFile
+from gateway.principal import client_models
+from gateway.settings import Configuration, ConfigurationError
+from gateway.sqlstore import SqlStore
+from gateway.store import Store, StoreError, StoreUnfit
+from gateway.upstreams import AiohttpTransport, Transport
+
+DATABASE = "gateway.db"
+SPOOL = "spool"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """`clock`: seconds since the epoch. `calendar`: the plans' days. Without `tokens`, keys alone pass."""
+
+    plans: PlansFile
+    calendar: Calendar
+    store: Store
+    ledger: Ledger
+    limiter: Limiter
+    transport: Transport
+    tokens: Tokens | None
+    clock: Callable[[], float]
+    log: FilteringBoundLogger
+    access_log: AccessLog
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    configuration: Configuration, log: FilteringBoundLogger, access_log: AccessLog
+) -> AsyncIterator[Outside]:
+    """All of it. Raises ConfigurationError where it cannot be had as configured; a database or Valkey that
+    does not answer is no reason not to start.
+    """
+    settings = configuration.settings
+    names = client_models(configuration.profile, settings.model_aliases)
+    plans = PlansFile(settings.plans_file, log, models=names)
+    calendar = Calendar(plans.plans.timezone)
+    async with contextlib.AsyncExitStack() as stack:
+        store = await _open_store(configuration, log)
+        stack.push_async_callback(store.close)
+        ledger = _open_ledger(configuration, store, calendar)
+        stack.push_async_callback(ledger.close)
+        limiter = _open_limiter(configuration, calendar)
+        stack.push_async_callback(limiter.close)
+        transport = AiohttpTransport(connect_timeout=settings.connect_timeout)
+        stack.push_async_callback(transport.close)
+        yield Outside(plans, calendar, store, ledger, limiter, transport, None, time.time, log, access_log)
+
+
+async def _open_store(configuration: Configuration, log: FilteringBoundLogger) -> Store:
+    settings = configuration.settings
+    if settings.database_url is None:
+        try:
+            return SqlStore.open_sqlite(settings.data_dir / DATABASE)
+        except StoreError as error:
+            raise ConfigurationError(
+                f"{error}. Is {settings.data_dir} there, and writable for user {os.getuid()}?"
+            ) from error
+    store = SqlStore.postgresql(settings.database_url, configuration.secrets.database_password)
+    try:
+        await store.open()
+    except StoreUnfit as error:
+        await store.close()
+        raise ConfigurationError(f"GATEWAY_DATABASE_URL: {error}.") from error
+    except StoreError as error:
+        log.warning("store_gone", problem=str(error))
+    return store
+
+
+def _open_ledger(configuration: Configuration, store: Store, calendar: Calendar) -> Ledger:
+    directory = configuration.settings.data_dir / SPOOL
+    try:
+        return Ledger(store, directory, calendar)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{directory} cannot be written ({error.strerror}). It must be writable for user {os.getuid()}."
+        ) from error
+
+
+def _open_limiter(configuration: Configuration, calendar: Calendar) -> Limiter:
+    return MemoryLimiter(calendar, monotonic=time.monotonic, clock=time.time)

@@ -1,0 +1,64 @@
+"""Exact prompt lengths from an engine's own tokenizer."""
+
+import asyncio
+
+import jiter
+
+from gateway.endpoints import Endpoint
+from gateway.errors import GatewayError
+from gateway.estimate import tokenize_request
+from gateway.policy import Allowed
+from gateway.upstreams import Pool, Transport
+
+TOKENIZE_PATH = "/tokenize"
+TIMEOUT_SECONDS = 2.0
+# An engine's tokenizer shares a core with all its streams, and a refused request costs its sender nothing:
+# so one count at a time, of prompts that do not take long, and the upper bound for all others.
+MAX_BYTES = 128 * 1024
+
+
+class EngineTokenizer:
+    """Asks an engine, one prompt at a time."""
+
+    def __init__(self, pool: Pool, transport: Transport) -> None:
+        self._pool = pool
+        self._transport = transport
+        self._busy = False
+
+    async def count(self, endpoint: Endpoint, allowed: Allowed) -> int | None:
+        """Tokens of the prompt as the engine will see it; None where the engine is busy counting, does not
+        answer in time, or cannot count this kind of request.
+        """
+        if self._busy or len(allowed.body) > MAX_BYTES:
+            return None
+        request = tokenize_request(endpoint, allowed.body)
+        if request is None:
+            return None
+        self._busy = True
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                return _count(await self._ask(request))
+        except (GatewayError, TimeoutError):
+            return None
+        finally:
+            self._busy = False
+
+    async def _ask(self, request: bytes) -> bytes:
+        slot = self._pool.pick()
+        reply = await self._transport.post(slot.upstream, TOKENIZE_PATH, request, slot.headers)
+        try:
+            chunks = []
+            while chunk := await reply.read():
+                chunks.append(chunk)
+            return b"".join(chunks) if reply.status == 200 else b""
+        finally:
+            reply.close()
+
+
+def _count(body: bytes) -> int | None:
+    try:
+        payload = jiter.from_json(body)
+    except ValueError:
+        return None
+    count = payload.get("count") if isinstance(payload, dict) else None
+    return count if type(count) is int and count >= 0 else None
