@@ -106,6 +106,19 @@ python() {
   differs "$image" "$(docker run --rm "$image" python3 -c 'import platform; print(platform.python_version())')"
 }
 
+# from_apt NAME IMAGE PROGRAM [docker build argument...]: what `PROGRAM --version` says is the image's version.
+from_apt() {
+  local name=$1 image=$2 program=$3 hash; shift 3
+  hash=$(recipe "$name" "$@")
+  if [ "$(label "$image" recipe)" != "$hash" ]; then
+    context "$name"
+    build "$name" "$image" "$hash" "Debian's" "$@"
+  fi
+  differs "$image" "$(docker run --rm --entrypoint "$program" "$image" --version | grep -o '[0-9]*\.[0-9.]*[0-9]' | head -1)"
+}
+
+postgres() { from_apt postgres "$1" postgres --build-arg "MAJOR=$(grep -o '^[0-9]*' <<<"${1##*:}")"; }
+valkey() { from_apt valkey "$1" valkey-server; }
 grafana() { checker grafana "$1"; }
 nvidia_gpu_exporter() { checker gpu-exporter "$1"; }
 
@@ -121,7 +134,7 @@ checker() {
 # What the project names and does not build itself.
 pinned() {
   GATEHOUSE_PROFILE=any docker compose --project-directory "$root" --env-file /dev/null -f "$root/compose.yaml" \
-    -f "$root/compose.standin.yaml" --profile '*' config --format json | python3 -c '
+    -f "$root/compose.standin.yaml" -f "$root/compose.scale.yaml" --profile '*' config --format json | python3 -c '
 import json, sys
 for service in json.load(sys.stdin)["services"].values():
     if "build" not in service:
@@ -139,7 +152,7 @@ fi
 for image; do
   name=${image%%@*}; name=${name%:*}; name=${name##*/}
   case $name in
-  caddy | prometheus | alertmanager | node-exporter | grafana | nvidia_gpu_exporter | python) "$name" "$image" ;;
+  caddy | prometheus | alertmanager | node-exporter | grafana | nvidia_gpu_exporter | python | postgres | valkey) "$name" "$image" ;;
   debian) [ "$image" = debian:trixie-slim ] || docker tag debian:trixie-slim "$image" ;;
   *) log "no stand-in for $image" ;;
   esac
