@@ -1,24 +1,37 @@
 """A whole gateway without a process: the three applications on a scripted engine and a store in memory."""
 
 import io
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 from pydantic import HttpUrl
 
 from gateway.accesslog import AccessLog, make_logger
 from gateway.app import Apps, create_app
+from gateway.ledger import Ledger
+from gateway.limits import Calendar
+from gateway.memory_limiter import MemoryLimiter
+from gateway.outside import Outside
+from gateway.plans import PlansFile
 from gateway.settings import Configuration, EngineProfile, Secrets, Settings, Upstream
 from tests.fakes.asgi import Client, body, call, scope
 from tests.fakes.clock import Clock
-from tests.fakes.store import MemoryKeyStore
+from tests.fakes.standard import STANDARD
+from tests.fakes.store import MemoryStore
 from tests.fakes.transport import ScriptedTransport
 
 ADMIN_TOKEN = "an admin token of more than 32 characters"
-PROFILE = {"served-model-name": ["served", "org/other"], "max-model-len": 8192, "max-num-seqs": 4}
+PROFILE: dict[str, Any] = {
+    "served-model-name": ["served", "org/other"],
+    "max-model-len": 8192,
+    "max-num-seqs": 4,
+}
 
 
 def configuration(**variables: str) -> Configuration:
@@ -36,7 +49,9 @@ class InProcess:
     """The running gateway and what it stands on."""
 
     apps: Apps
-    store: MemoryKeyStore
+    store: MemoryStore
+    ledger: Ledger
+    plans: Path
     transport: ScriptedTransport
     clock: Clock
     log: io.BytesIO
@@ -74,19 +89,41 @@ class InProcess:
 
 
 @asynccontextmanager
-async def gateway(transport: ScriptedTransport | None = None, **variables: str) -> AsyncIterator[InProcess]:
-    """A running gateway with one key."""
-    store, clock, log = MemoryKeyStore(), Clock(), io.BytesIO()
+async def gateway(
+    transport: ScriptedTransport | None = None, plan: dict[str, Any] | None = None, **variables: str
+) -> AsyncIterator[InProcess]:
+    """A running gateway with one key; `plan` is what the standard plan has in place of STANDARD's parts."""
+    store, clock, out = MemoryStore(), Clock(), io.BytesIO()
     transport = transport or ScriptedTransport()
-    async with create_app(
-        configuration(**variables),
-        store=store,
-        transport=transport,
-        clock=clock,
-        log=make_logger("info", log),
-        access_log=AccessLog(log),
-    ) as apps:
-        running = InProcess(apps, store, transport, clock, log)
-        _, created = await running.admin("POST", "/admin/keys", {"name": "laptop", "tenant": "acme"})
-        running.key = created["key"]
-        yield running
+    log, calendar = make_logger("info", out), Calendar("UTC")
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        ledger = Ledger(store, home / "spool", calendar, clock)
+        outside = Outside(
+            plans=PlansFile(
+                write_plans(home, plan or {}), log, models=("alias", *PROFILE["served-model-name"])
+            ),
+            calendar=calendar,
+            store=store,
+            ledger=ledger,
+            limiter=MemoryLimiter(calendar, monotonic=clock, clock=clock),
+            transport=transport,
+            tokens=None,
+            clock=clock,
+            log=log,
+            access_log=AccessLog(out),
+        )
+        async with create_app(configuration(GATEWAY_DATA_DIR=name, **variables), outside) as apps:
+            running = InProcess(apps, store, ledger, home / "plans.yaml", transport, clock, out)
+            _, created = await running.admin("POST", "/admin/keys", {"name": "laptop", "tenant": "acme"})
+            running.key = created["key"]
+            yield running
+        await ledger.close()
+
+
+def write_plans(home: Path, plan: dict[str, Any], **whole: Any) -> Path:
+    """A plans file with one plan, `standard`."""
+    path = home / "plans.yaml"
+    text = yaml.safe_dump({"default_plan": "standard", "plans": {"standard": STANDARD | plan}} | whole)
+    path.write_text(text)
+    return path
