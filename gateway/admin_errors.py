@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from gateway.errors import (
     Conflict,
@@ -68,11 +69,23 @@ async def _store_failed(_: Request, error: Exception) -> Response:
     )
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("allow", "")
-        refused = MethodNotAllowed(f"{error.detail}. Here: {allowed}.")
-        refused.headers += ((b"allow", allowed.encode("latin-1")),)
+        refused = MethodNotAllowed("This path takes other methods; GET /admin/docs shows which.")
+        refused.headers += ((b"allow", ", ".join(_methods(request)).encode("ascii")),)
         return answer(refused)
     return answer(PathNotFound(f"{error.detail}. GET /admin/docs shows what there is."))
+
+
+def _methods(request: Request) -> list[str]:
+    """Of every route on the path: the framework names the first one's alone."""
+    path: str = request.url.path
+    schema: dict[str, dict[str, object]] = request.app.openapi()["paths"]
+    found = [
+        method.upper()
+        for pattern, methods in schema.items()
+        if compile_path(pattern)[0].match(path)
+        for method in methods
+    ]
+    return sorted(set(found))
