@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from gateway.errors import MethodNotAllowed, PathNotFound
-from gateway.usage import COMPLETIONS_USAGE, MESSAGES_USAGE, RESPONSES_USAGE, UsageRule
+from gateway.usage import COMPLETIONS_USAGE, MESSAGES_USAGE, RANKING_USAGE, RESPONSES_USAGE, UsageRule
 
 MODELS_PREFIX = "/v1/models/"
 
@@ -125,7 +125,7 @@ _ALL = (
         scope="rank",
         optional=True,
         prompt_field="documents",
-        usage=COMPLETIONS_USAGE,
+        usage=RANKING_USAGE,
     ),
     Endpoint(
         "/v1/score",
@@ -134,7 +134,7 @@ _ALL = (
         scope="rank",
         optional=True,
         prompt_field="text_2",
-        usage=COMPLETIONS_USAGE,
+        usage=RANKING_USAGE,
     ),
     Endpoint("/v1/models", "GET", Kind.MODELS),
     Endpoint("/v1/models/{id}", "GET", Kind.MODEL),

@@ -200,13 +200,15 @@ async def _relay_json(
         await answer.send_json(200, body)
         return
     await answer.begin(200, (_JSON,))
-    tail = b""
+    head, tail = body[:ERROR_REPLY_BYTES], b""
     while body:
         await answer.write(body, more=True)
         tail = (tail + body)[-ERROR_REPLY_BYTES:]
         body = await reply.read()
         patience.renew()
-    _settle(exchange, read_reply(tail, rule))
+    told = read_reply(tail, rule)
+    # A ranking tells its usage first.
+    _settle(exchange, told if told.usage else read_reply(head, rule))
     await answer.write(b"", more=False)
 
 

@@ -20,7 +20,7 @@ class UsageRule:
     the top level of a whole reply, and in a stream in the object that `inside` names or, where that is empty,
     at the top level of the event.
 
-    `echoes`: a reply repeats objects of the client's (a tool's schema, a tool's input), which could hold such
+    `echoes`: a reply repeats objects of the client's (a tool's schema, a document), which could hold such
     keys too: it is parsed. Other replies hold the client's text in strings alone, where a key's quotes are
     escaped: the last such key is the engine's own.
     """
@@ -40,6 +40,8 @@ COMPLETIONS_USAGE = UsageRule("prompt_tokens", "completion_tokens", "finish_reas
 RESPONSES_USAGE = UsageRule("input_tokens", "output_tokens", "status", inside="response", echoes=True)
 # A stream's first event, message_start, has a usage object inside `message`: of a prompt without an answer.
 MESSAGES_USAGE = UsageRule("input_tokens", "output_tokens", "stop_reason", echoes=True)
+# A ranking repeats its documents.
+RANKING_USAGE = UsageRule("prompt_tokens", "completion_tokens", "finish_reason", echoes=True)
 
 
 @dataclass(frozen=True, slots=True)

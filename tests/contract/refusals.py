@@ -37,9 +37,10 @@ UNLISTED = [
     "/V1/chat/completions", "/v1/chat%2fcompletions", "/v1%2Fchat/completions",
     "/v1/chat/completion%73", "/v1/./chat/completions", "/v1/x/../chat/completions",
     "/v1/%2e%2e/v1/chat/completions", "/v1/chat/completions%00", "/v1/chat/completions;x=1", "/v1",
-    "/v1/", "/admin/keys", "/invocations", "/tokenize", "/detokenize", "/metrics", "/health", "/ping",
+    "/v1/", "/admin/keys", "/invocations", "/v1/tokenize", "/detokenize", "/metrics", "/health", "/ping",
     "/version", "/load", "/docs", "/openapi.json", "/inference/v1/generate", "/scale_elastic_ep",
-    "/v1/responses", "/v1/messages", "/v1/chat/completions/render", "/v1/completions/render",
+    "/v1/responses/", "/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/v1/chat/completions/render",
+    "/v1/completions/render", "/v1/chat/completions/batch", "/v1/rerank", "/tokenizer_info", "/v1/systemone",
     "/v1/load_lora_adapter", "/pooling", "/classify", "/score", "/rerank", "/v1/score", "/v2/rerank",
     "/sleep", "/collective_rpc", "/server_info",
 ]  # fmt: skip

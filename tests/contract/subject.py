@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import openai
+from anthropic import Anthropic, AsyncAnthropic
 
 from tests.fakes.gateway_process import GatewayProcess, Key
 
@@ -52,6 +53,7 @@ class Subject:
     """A gateway, a key for it, and the engine. `model` is the engine's name for what it serves.
 
     `output_cap` is the gateway's, in tokens: so many that a client can leave the engine before the end.
+    `counts_messages`: the engine has /v1/messages/count_tokens, which vLLM 0.16.0 has not.
     """
 
     gateway: GatewayProcess
@@ -60,7 +62,8 @@ class Subject:
     model: str
     max_model_len: int
     output_cap: int
-    clients: list[openai.OpenAI] = field(default_factory=list)
+    counts_messages: bool = True
+    clients: list[openai.OpenAI | Anthropic] = field(default_factory=list)
 
     def sdk(self, key: str | None = None) -> openai.OpenAI:
         """The official client, without retries."""
@@ -74,6 +77,18 @@ class Subject:
         """The official async client, without retries."""
         url = f"{self.gateway.url}/v1"
         return openai.AsyncOpenAI(base_url=url, api_key=self.key.text, max_retries=0, timeout=30)
+
+    def anthropic(self, key: str | None = None) -> Anthropic:
+        """Anthropic's official client, without retries; it sends the key as `x-api-key`."""
+        text = self.key.text if key is None else key
+        client = Anthropic(base_url=self.gateway.url, api_key=text, max_retries=0, timeout=30)
+        self.clients.append(client)
+        return client
+
+    def async_anthropic(self) -> AsyncAnthropic:
+        """Anthropic's official async client, without retries."""
+        url = self.gateway.url
+        return AsyncAnthropic(base_url=url, api_key=self.key.text, max_retries=0, timeout=30)
 
     def bearer(self) -> dict[str, str]:
         """The Authorization header."""

@@ -9,7 +9,9 @@ from tests.contract.subject import Subject, settings
 from tests.engine.vllm_process import VllmProcess
 from tests.fakes.gateway_process import EnginePlan, GatewayProcess, Key
 
-pytest.register_assert_rewrite("tests.contract.developer", "tests.contract.refusals")
+pytest.register_assert_rewrite(
+    "tests.contract.developer", "tests.contract.dialects", "tests.contract.refusals"
+)
 
 VERSIONS = ("0.32.0", "0.16.0")
 MODEL = "tiny-qwen2"
@@ -59,6 +61,7 @@ def key(gateway: GatewayProcess) -> Key:
 @pytest.fixture
 def subject(gateway: GatewayProcess, key: Key, vllm: VllmProcess) -> Iterator[Subject]:
     vllm.ensure_started()
-    made = Subject(gateway, key, vllm, MODEL, MAX_MODEL_LEN, OUTPUT_CAP)
+    counts_messages = vllm.version != "0.16.0"
+    made = Subject(gateway, key, vllm, MODEL, MAX_MODEL_LEN, OUTPUT_CAP, counts_messages)
     yield made
     made.close()

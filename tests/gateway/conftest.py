@@ -10,7 +10,9 @@ from tests.fakes import scenarios
 from tests.fakes.engine import FakeEngine
 from tests.fakes.gateway_process import EnginePlan, GatewayProcess, Key
 
-pytest.register_assert_rewrite("tests.contract.developer", "tests.contract.refusals")
+pytest.register_assert_rewrite(
+    "tests.contract.developer", "tests.contract.dialects", "tests.contract.refusals"
+)
 
 MODEL = "served-model"
 MAX_MODEL_LEN = 2048
