@@ -45,7 +45,7 @@ class Sums:
         self._calendar = calendar
         self._day = Period("", 0.0, 0.0)
         self.groups: dict[_Group, list[int]] = {}
-        self.last_used: dict[str, float] = {}
+        self._last_used: dict[str, float] = {}
         self.torn = 0
 
     def add_lines(self, data: bytes) -> None:
@@ -71,8 +71,8 @@ class Sums:
         group[1] += entry["prompt_tokens"]
         group[2] += entry["completion_tokens"]
         group[3] += entry["estimated"]
-        if at > self.last_used.get(key_id, 0.0):
-            self.last_used[key_id] = at
+        if at > self._last_used.get(key_id, 0.0):
+            self._last_used[key_id] = at
 
     def rows(self) -> list[DayUsage]:
         """One row per group, such that every store can hold it."""
@@ -81,6 +81,10 @@ class Sums:
             tenant, key_id, model = map(_storable, texts)
             _add_to(rows, (day, tenant, key_id, model), sums)
         return _day_usage(rows.items())
+
+    def last_used(self) -> dict[str, float]:
+        """When each key's last request began."""
+        return {key_id: at for key_id, at in self._last_used.items() if _storable(key_id) == key_id}
 
 
 @dataclass(slots=True)
@@ -205,8 +209,9 @@ class Ledger:
         if self._spool.applied < self._spool.size or self._store_problem is not None:
             self._spool.close()
         else:
-            self._finish(self._spool)
-            await self._forget()
+            with contextlib.suppress(StoreError, OSError):
+                self._finish(self._spool)
+                await self._forget()
         for spool in self._left:
             spool.close()
 
@@ -229,7 +234,9 @@ class Ledger:
             sums = Sums(self._calendar)
             sums.add_lines(data)
             past = spool.applied + len(data)
-            mark = await self._store.apply_usage(spool.name, spool.applied, past, sums.rows(), sums.last_used)
+            mark = await self._store.apply_usage(
+                spool.name, spool.applied, past, sums.rows(), sums.last_used()
+            )
             # Elsewhere: an earlier attempt whose outcome was not known had succeeded, or the store is an
             # older backup. Either way its mark says what it holds.
             if mark == past:
@@ -244,7 +251,7 @@ class Ledger:
             return
         past = held.sent + 1
         batch = held.batch
-        held.sent = await self._store.apply_usage(held.name, held.sent, past, batch.rows(), batch.last_used)
+        held.sent = await self._store.apply_usage(held.name, held.sent, past, batch.rows(), batch.last_used())
         if held.sent == past:
             held.batch = None
 

@@ -29,22 +29,26 @@ class Spool:
     def create(cls, directory: Path) -> "Spool":
         """A new file for this process. Raises OSError."""
         while True:
-            spool = cls._locked(directory / f"{_PREFIX}{secrets.token_hex(16)}.jsonl", os.O_CREAT | os.O_EXCL)
+            path = directory / f"{_PREFIX}{secrets.token_hex(16)}.jsonl"
+            spool = cls._lock(path, _open(path, os.O_CREAT | os.O_EXCL))
             if spool is not None:  # else another process took it for a dead one's, between two steps
                 return spool
 
     @classmethod
     def left_behind(cls, directory: Path) -> "list[Spool]":
         """The files of dead processes, now locked by this one. Raises OSError."""
-        found = (cls._locked(path, 0) for path in sorted(directory.glob(f"{_PREFIX}*.jsonl")))
-        return [spool for spool in found if spool is not None]
+        found = []
+        for path in sorted(directory.glob(f"{_PREFIX}*.jsonl")):
+            try:
+                spool = cls._lock(path, _open(path))
+            except FileNotFoundError:  # its owner has just counted all of it
+                continue
+            if spool is not None:
+                found.append(spool)
+        return found
 
     @classmethod
-    def _locked(cls, path: Path, flags: int) -> "Spool | None":
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o600)
-        except FileNotFoundError:
-            return None
+    def _lock(cls, path: Path, fd: int) -> "Spool | None":
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A file that its last owner has counted and deleted meanwhile must not be counted again.
@@ -86,3 +90,7 @@ class Spool:
     def close(self) -> None:
         """Leaves the file to whoever looks for those of dead processes."""
         os.close(self._fd)
+
+
+def _open(path: Path, flags: int = 0) -> int:
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o600)
