@@ -32,6 +32,9 @@ class Protocol(HttpToolsProtocol):
 
     `head_seconds`: for a head to arrive, and for the rest of a body that was answered before its end.
     `stalled_seconds`: for a client to take something of what was sent to it.
+
+    Timers cost: a request that comes in one piece sets none, and a connection's timer for when it is quiet is
+    not moved by what happens, but looks back when it goes off.
     """
 
     head_seconds: ClassVar[float] = 10.0
@@ -41,6 +44,8 @@ class Protocol(HttpToolsProtocol):
     _head_bytes = 0
     _whole = False
     _answering = False
+    _quiet_since = 0.0
+    _quiet: asyncio.TimerHandle | None = None
     _unfinished: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -48,10 +53,12 @@ class Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._presence = Presence()
         self._extensions: dict[str, dict[object, object]] = {EXTENSION: {"client": self._presence}}
-        # A proxy may open a connection before it has a request for it.
-        self._unfinished = self.loop.call_later(self.timeout_keep_alive, self._drop)
+        # From the first moment on: a proxy may open a connection before it has a request for it.
+        self._quiet_since = self.loop.time()
+        self._end_if_quiet()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._quiet)
         _cancel(self._unfinished)
         _cancel(self._stalled)
         super().connection_lost(exc)
@@ -67,8 +74,11 @@ class Protocol(HttpToolsProtocol):
         _cancel(self._stalled)
 
     def data_received(self, data: bytes) -> None:
+        self._quiet_since = self.loop.time()
         super().data_received(data)
         if self._in_head:
+            if not self._head_bytes:
+                self._allow_head_seconds()
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response(f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
@@ -79,11 +89,13 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._in_head, self._head_bytes, self._whole = True, 0, False
-        self._allow_head_seconds()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -123,7 +135,10 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._answering = False
-        super().on_response_complete()
+        self._quiet_since = self.loop.time()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
         if not self._whole:
             self._allow_head_seconds()
 
@@ -145,6 +160,15 @@ class Protocol(HttpToolsProtocol):
     def _allow_head_seconds(self) -> None:
         _cancel(self._unfinished)
         self._unfinished = self.loop.call_later(self.head_seconds, self._drop)
+
+    def _end_if_quiet(self) -> None:
+        """Closes the connection, or looks again when it will have been without a request for long enough."""
+        now = self.loop.time()
+        end = (now if self._answering else self._quiet_since) + self.timeout_keep_alive
+        if end <= now:
+            self.transport.close()
+        else:
+            self._quiet = self.loop.call_at(end, self._end_if_quiet)
 
     def _drop(self) -> None:
         self._mute()

@@ -200,6 +200,26 @@ async def test_a_connection_without_any_request_is_not_kept_for_ever() -> None:
         assert await (await connect()).closed() == b""
 
 
+async def test_a_connection_is_kept_between_requests_and_closed_when_it_stays_quiet() -> None:
+    async with serving(App()) as connect:
+        client = await connect()
+        for _ in range(4):  # longer in all than it may be quiet
+            client.writer.write(GET)
+            assert (await client.answer())[0] == 200
+            await asyncio.sleep(0.4)
+        assert await client.closed() == b""
+
+
+async def test_an_answer_that_takes_longer_than_a_connection_may_be_quiet_comes() -> None:
+    app = App(answer=b"x" * 3)
+    async with serving(app) as connect:
+        client = await connect()
+        client.writer.write(POST % 2 + b"\r\nh")
+        await asyncio.sleep(1.5)
+        client.writer.write(b"i")
+        assert (await client.answer())[2] == b"xxx"
+
+
 async def test_a_slow_body_is_for_the_application_to_judge() -> None:
     app = App()
     async with serving(app) as connect:
