@@ -11,7 +11,7 @@ from typing import Any
 from standin.answers import stream_events, whole_body
 from standin.config import EngineConfig
 from standin.counting import count_tokens_body, tokenize_body
-from standin.embeddings import embeddings_body
+from standin.embeddings import embeddings_body, rerank_body, score_body
 from standin.generation import PATHS, Generation, Kind, RefusedError, parse_json, plan, served_model
 from standin.metrics import MetricsPage
 from standin.render import compact
@@ -21,6 +21,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Count = Callable[[dict[str, Any], EngineConfig, Captures], bytes]
+Embed = Callable[[dict[str, Any], str, Captures], tuple[bytes, int]]
 Answer = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 JSON = b"application/json"
@@ -60,7 +61,12 @@ class Engine:
             "/tokenize": partial(self._count, tokenize_body),
         }
         if self._config.embeddings:
-            answers = {**answers, "/v1/embeddings": self._embed}
+            answers = {
+                **answers,
+                "/v1/embeddings": partial(self._embed, embeddings_body),
+                "/v1/rerank": partial(self._embed, rerank_body),
+                "/v1/score": partial(self._embed, score_body),
+            }
         return answers.get(path)
 
     async def _post(self, answer: Answer, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
@@ -123,8 +129,9 @@ class Engine:
         self._finished(generation, started, first)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _embed(self, body: dict[str, Any], receive: Receive, send: Send) -> None:  # noqa: ARG002 - an Answer
-        reply, tokens = embeddings_body(body, served_model(body, self._config, self._captures))
+    async def _embed(self, embed: Embed, body: dict[str, Any], receive: Receive, send: Send) -> None:  # noqa: ARG002 - an Answer
+        model = served_model(body, self._config, self._captures)
+        reply, tokens = embed(body, model, self._captures)
         self._metrics.tokens(tokens, 0)
         await _reply(send, 200, reply, JSON)
 

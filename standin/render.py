@@ -20,6 +20,7 @@ _ID_PREFIX = {
     "messages": "chatcmpl-",
     "responses": "resp_",
     "message": "msg_",
+    "score": "score-",
 }
 _TEXT_FIELD = {"chat": "content", "completions": "text"}
 

@@ -47,6 +47,10 @@ SPECIAL: dict[str, type[GatewayError]] = {
     "count_tokens_404": EndpointNotSupported,
     "err_rerank": EndpointNotSupported,
     "err_score": EndpointNotSupported,
+    "messages_on_pooling": EndpointNotSupported,
+    "err_rerank_long": ContextLengthExceeded,
+    "err_score_long": ContextLengthExceeded,
+    "err_rerank_unknown_model": ModelNotFound,
 }
 
 

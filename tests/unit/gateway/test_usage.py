@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.usage import (
     COMPLETIONS_USAGE,
     MESSAGES_USAGE,
+    RANKING_USAGE,
     RESPONSES_USAGE,
     Told,
     Usage,
@@ -110,6 +111,10 @@ def test_garbage_after_the_key_is_no_usage_and_no_fault(garbage: bytes) -> None:
         ("v0.32.0/responses_tool_required", RESPONSES_USAGE, Told(Usage(137, 33), "completed")),
         ("v0.32.0/messages_nonstream", MESSAGES_USAGE, Told(Usage(8, 8), "max_tokens")),
         ("v0.16.0/messages_nonstream", MESSAGES_USAGE, Told(Usage(8, 8), "max_tokens")),
+        ("v0.32.0/rerank", RANKING_USAGE, Told(Usage(5, 0))),
+        ("v0.16.0/rerank", RANKING_USAGE, Told(Usage(8, 0))),
+        ("v0.32.0/score", RANKING_USAGE, Told(Usage(5, 0))),
+        ("v0.16.0/score", RANKING_USAGE, Told(Usage(8, 0))),
     ],
 )
 def test_a_captured_reply_tells_its_tokens_and_why_it_ended(name: str, rule: UsageRule, told: Told) -> None:
@@ -148,6 +153,7 @@ def test_any_body_is_read_without_a_fault(rule: UsageRule, body: bytes) -> None:
     assert isinstance(read_reply(body, rule), Told)
 
 
-def test_a_ranking_reports_a_prompt_and_no_completion() -> None:
-    raw = b'{"data":[{"score":0.5}],"usage":{"prompt_tokens":11,"total_tokens":11,"completion_tokens":0}}'
-    assert read_reply(raw, COMPLETIONS_USAGE).usage == Usage(11, 0)
+def test_a_documents_own_objects_are_not_taken_for_a_rankings_usage() -> None:
+    document = {"text": "a", "multi_modal": {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}}
+    whole = orjson.dumps({"usage": {"prompt_tokens": 11}, "results": [{"index": 0, "document": document}]})
+    assert read_reply(whole, RANKING_USAGE).usage == Usage(11, 0)

@@ -1,5 +1,6 @@
 """The stand-in's responses, messages and counts are the captured ones, apart from ids, times and words."""
 
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -136,3 +137,26 @@ async def test_a_message_that_is_too_long_is_refused_in_anthropics_shape(
         assert list(reply.json()) == ["type", "error"]
         assert reply.json()["error"]["type"] == expected["type"]
         assert "maximum context length" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/rerank", {"query": "hello", "documents": ["hello world", "the gateway"], "top_n": 2}),
+        ("/v1/score", {"text_1": "hello", "text_2": ["hello world", "the gateway"]}),
+    ],
+)
+async def test_a_ranking_has_the_captured_shape_and_usage(
+    connect: Connect, captures: Captures, path: str, body: dict[str, Any]
+) -> None:
+    engine = connect(replace(CONFIG, embeddings=True))
+    reply = await engine.post(path, json=body | {"model": CAPTURED_MODEL})
+    captured = captures.bodies[path.removeprefix("/v1/")]
+    assert list(reply.json()) == list(captured)
+    assert reply.json()["usage"] == captured["usage"]
+    name = "results" if path == "/v1/rerank" else "data"
+    assert [list(one) for one in reply.json()[name]] == [list(one) for one in captured[name]]
+    scores = [one.get("relevance_score", one.get("score")) for one in reply.json()[name]]
+    if path == "/v1/rerank":
+        assert scores == sorted(scores, reverse=True)
+    assert (await connect(CONFIG).post(path, json=body)).status_code == 404
