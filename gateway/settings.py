@@ -100,7 +100,7 @@ Claim = Annotated[str, Field(min_length=1)]
 
 
 class Settings(BaseSettings):
-    """Every `GATEWAY_…` variable. Durations in seconds, sizes in bytes, output in tokens."""
+    """Every `GATEWAY_…` variable. Durations in seconds, sizes in bytes."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
@@ -118,12 +118,6 @@ class Settings(BaseSettings):
     model_aliases: dict[str, str] = Field(
         {}, description="JSON object: name a client may use -> served model name"
     )
-    default_max_tokens: int = Field(1024, gt=0, description="output tokens where a chat request names none")
-    max_tokens_cap: int = Field(
-        4096, gt=0, description="most output tokens of one request, all its choices together"
-    )
-    max_tokens_mode: Literal["clamp", "refuse"] = Field("clamp", description="what happens above the cap")
-    requests_per_minute: int = Field(60, gt=0, description="per key, unless the key has its own")
     max_body_bytes: int = Field(
         1_048_576, gt=0, description="largest request body; Caddy's cap is the same number"
     )

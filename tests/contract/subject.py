@@ -16,18 +16,15 @@ DEFAULT_TOKENS = 24
 MAX_BODY_BYTES = 20_000
 
 
-def settings(model: str, output_cap: int) -> dict[str, str]:
+def settings(model: str) -> dict[str, str]:
     """For every gateway that the contract's tests are run against."""
     return {
         "GATEWAY_MODEL_ALIASES": json.dumps({ALIAS: model}),
-        "GATEWAY_MAX_TOKENS_CAP": str(output_cap),
-        "GATEWAY_DEFAULT_MAX_TOKENS": str(DEFAULT_TOKENS),
         "GATEWAY_MAX_BODY_BYTES": str(MAX_BODY_BYTES),
-        "GATEWAY_REQUESTS_PER_MINUTE": "100000",
     }
 
 
-def plan(output_cap: int) -> dict[str, object]:
+def plan(output_cap: int) -> dict[str, dict[str, object]]:
     """The standard plan of the same gateways: a cap, and no limit that the tests could meet."""
     return {
         "limits": {"requests_per_minute": 100_000},

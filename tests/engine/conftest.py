@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.subject import Subject, settings
+from tests.contract.subject import Subject, plan, settings
 from tests.engine.vllm_process import VllmProcess
 from tests.fakes.gateway_process import EnginePlan, GatewayProcess, Key
 
@@ -45,9 +45,10 @@ def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def gateway(vllm: VllmProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    plan = EnginePlan(vllm.url, vllm.key, [vllm.model], MAX_MODEL_LEN)
+    engine = EnginePlan(vllm.url, vllm.key, [vllm.model], MAX_MODEL_LEN)
     timeouts = {"GATEWAY_FIRST_BYTE_TIMEOUT": "30", "GATEWAY_IDLE_TIMEOUT": str(IDLE_SECONDS)}
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway"), plan, settings(MODEL, OUTPUT_CAP) | timeouts)
+    home = tmp_path_factory.mktemp("gateway")
+    process = GatewayProcess(home, engine, settings(MODEL) | timeouts, plan(OUTPUT_CAP))
     process.start()
     yield process
     assert process.stop() == 0

@@ -1,11 +1,11 @@
 """A real gateway process in front of the fake engine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from standin.config import EngineConfig
-from tests.contract.subject import Subject, settings
+from tests.contract.subject import Subject, plan, settings
 from tests.fakes import scenarios
 from tests.fakes.engine import FakeEngine
 from tests.fakes.gateway_process import EnginePlan, GatewayProcess, Key
@@ -48,13 +48,18 @@ def engine(fake_engine: FakeEngine) -> Iterator[FakeEngine]:
 def start_gateway(
     fake_engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartGateway]:
-    """Starts gateways with settings of their own; all are stopped, cleanly, at the end."""
+    """Starts gateways with settings, and parts of the plan, of their own; all are stopped at the end, cleanly."""
     running: list[GatewayProcess] = []
 
-    def start(*, url: str = fake_engine.url, **changes: str) -> GatewayProcess:
-        plan = EnginePlan(url, ENGINE_KEY, [MODEL], MAX_MODEL_LEN)
-        merged = settings(MODEL, OUTPUT_CAP) | changes
-        gateway = GatewayProcess(tmp_path_factory.mktemp("gateway"), plan, merged)
+    def start(
+        *, url: str = fake_engine.url, parts: Mapping[str, object] | None = None, **changes: str
+    ) -> GatewayProcess:
+        gateway = GatewayProcess(
+            tmp_path_factory.mktemp("gateway"),
+            EnginePlan(url, ENGINE_KEY, [MODEL], MAX_MODEL_LEN),
+            settings(MODEL) | changes,
+            plan(OUTPUT_CAP) | dict(parts or {}),
+        )
         gateway.start()
         running.append(gateway)
         return gateway

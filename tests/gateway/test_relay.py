@@ -8,7 +8,7 @@ import pytest
 
 from standin.render import DONE
 from tests.contract.developer import HELLO
-from tests.contract.subject import ALIAS, DEFAULT_TOKENS, Subject
+from tests.contract.subject import ALIAS, DEFAULT_TOKENS, Subject, plan
 from tests.contract.wire import exchange
 from tests.fakes import scenarios
 from tests.fakes.engine import FakeEngine
@@ -172,7 +172,7 @@ class TestUpstreamRequest:
     def test_a_gateway_that_refuses_above_the_cap_says_what_the_cap_is(
         self, start_gateway: StartGateway, engine: FakeEngine, subject: Subject
     ) -> None:
-        gateway = start_gateway(GATEWAY_MAX_TOKENS_MODE="refuse")
+        gateway = start_gateway(parts={"output": plan(OUTPUT_CAP)["output"] | {"over_cap": "refuse"}})
         strict = subject.behind(gateway)
         with strict.engine_sees_nothing():
             reply = post(strict, max_completion_tokens=OUTPUT_CAP + 1)

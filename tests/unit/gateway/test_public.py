@@ -102,7 +102,7 @@ async def test_what_is_refused_has_its_code_costs_nothing_and_never_reaches_the_
 
 
 async def test_over_the_limit_is_a_429_that_says_when() -> None:
-    async with gateway(ScriptedTransport(whole()), GATEWAY_REQUESTS_PER_MINUTE="1") as running:
+    async with gateway(ScriptedTransport(whole()), {"limits": {"requests_per_minute": 1}}) as running:
         assert (await running.ask(CHAT, asking())).status == 200
         client = await running.ask(CHAT, asking())
         assert (client.status, client.error["code"]) == (429, "rate_limit_exceeded")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from gateway.settings import Configuration, ConfigurationError, Settings, read_secret
+from gateway.settings import RETIRED, Configuration, ConfigurationError, Settings, read_secret
 
 STRONG = "b2f7Kq9xW0sLz4TgYv6HnR1cJd8MpE3u"
 PROFILE = {"served-model-name": ["model-a", "model-b"], "max-model-len": 8192, "max-num-seqs": 4, "other": 1}
@@ -84,10 +84,6 @@ def test_defaults_are_the_documented_ones() -> None:
         "upstreams_file": Path("/etc/gatehouse/upstreams.yaml"),
         "plans_file": Path("/etc/gatehouse/config/plans.yaml"),
         "model_aliases": {},
-        "default_max_tokens": 1024,
-        "max_tokens_cap": 4096,
-        "max_tokens_mode": "clamp",
-        "requests_per_minute": 60,
         "max_body_bytes": 1_048_576,
         "max_inflight_body_bytes": 67_108_864,
         "body_timeout": 30,
@@ -134,15 +130,22 @@ def test_settings_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("name", "suggestion"),
     [
-        ("GATEWAY_MAX_TOKEN_CAP", "GATEWAY_MAX_TOKENS_CAP"),
+        ("GATEWAY_MAX_BODY_BYTE", "GATEWAY_MAX_BODY_BYTES"),
         ("GATEWAY_PORTS", "GATEWAY_PORT"),
-        ("GATEWAY_REQUEST_PER_MINUTE", "GATEWAY_REQUESTS_PER_MINUTE"),
+        ("GATEWAY_FAILED_LOGIN_PER_MINUTE", "GATEWAY_FAILED_LOGINS_PER_MINUTE"),
     ],
 )
 def test_an_unknown_variable_is_refused_with_the_one_that_was_meant(name: str, suggestion: str) -> None:
     message = refusal(lambda: Settings.read({name: "1"}))
     assert message.startswith(f"{name} is not a setting")
     assert f"did you mean {suggestion}?" in message
+
+
+@pytest.mark.parametrize("name", sorted(RETIRED))
+def test_a_setting_that_is_no_more_is_refused_with_the_place_of_what_it_said(name: str) -> None:
+    message = refusal(lambda: Settings.read({name: "1"}))
+    assert message.startswith(f"{name} is no longer a setting.")
+    assert "gateway/config/plans.yaml" in message
 
 
 def test_an_unknown_variable_that_resembles_none_is_refused_without_a_guess() -> None:
@@ -156,9 +159,7 @@ def test_an_unknown_variable_that_resembles_none_is_refused_without_a_guess() ->
         ("GATEWAY_PORT", "eighty"),
         ("GATEWAY_PORT", "65536"),
         ("GATEWAY_PORT", "-1"),
-        ("GATEWAY_MAX_TOKENS_CAP", "0"),
-        ("GATEWAY_MAX_TOKENS_MODE", "cut"),
-        ("GATEWAY_REQUESTS_PER_MINUTE", "0"),
+        ("GATEWAY_MAX_BODY_BYTES", "0"),
         ("GATEWAY_IDLE_TIMEOUT", "0"),
         ("GATEWAY_IDLE_TIMEOUT", "inf"),
         ("GATEWAY_IDLE_TIMEOUT", "nan"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.settings import RETIRED
 from ops.commands import Result
 from ops.errors import OpsError
 from ops.fetch.listing import RemoteFile
@@ -134,8 +135,17 @@ def test_a_secret_that_the_containers_cannot_read_stops_the_start(ready: Checkou
 
 def test_a_misspelt_setting_stops_the_start_instead_of_having_no_effect(ready: Checkout) -> None:
     env = ready.root / ".env"
-    env.write_text(env.read_text() + "GATEWAY_MAX_TOKEN_CAP=5\n")
-    assert "GATEWAY_MAX_TOKENS_CAP" in refusal(ready).fix
+    env.write_text(env.read_text() + "GATEWAY_MAX_BODY_BYTE=5\n")
+    assert "GATEWAY_MAX_BODY_BYTES" in refusal(ready).fix
+
+
+@pytest.mark.parametrize("name", sorted(RETIRED))
+def test_a_setting_that_went_into_the_plans_says_where(ready: Checkout, name: str) -> None:
+    env = ready.root / ".env"
+    env.write_text(env.read_text() + f"{name}=5\n")
+    error = refusal(ready)
+    assert error.message == f"{name} in .env is no longer a setting."
+    assert "gateway/config/plans.yaml" in error.fix
 
 
 def test_a_mistake_in_the_plans_stops_the_start_with_its_place(ready: Checkout) -> None:
