@@ -226,6 +226,20 @@ async def test_an_older_backup_of_the_store_gets_what_it_lacks(ledger: Ledger, m
     assert await memory.usage(*EVER) == [times(ROW, 3)]
 
 
+async def test_an_older_backup_gets_what_a_full_disk_left_in_memory(
+    ledger: Ledger, memory: MemoryStore
+) -> None:
+    with full_disk(10):
+        ledger.record(ENTRY)
+    await ledger.flush()
+    memory.marks, memory.days = {}, {}
+    with full_disk(10):
+        ledger.record(ENTRY)
+    await ledger.flush()  # finds the mark where it should not be
+    await ledger.flush()
+    assert await memory.usage(*EVER) == [ROW]
+
+
 async def test_with_a_full_disk_usage_goes_to_the_store_from_memory(
     ledger: Ledger, memory: MemoryStore
 ) -> None:
@@ -253,6 +267,24 @@ async def test_with_a_full_disk_and_no_store_sums_wait_in_memory(ledger: Ledger,
     await ledger.flush()
     assert await memory.usage(*EVER) == [times(ROW, 3)]
     assert ledger.lost == 0
+
+
+async def test_a_disk_that_is_full_for_the_store_too_takes_nothing_away(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "gateway.db"))
+    ledger = Ledger(store, tmp_path / "spool", UTC)
+    ledger.record(ENTRY)
+    with full_disk(1000):
+        for _ in range(10):
+            ledger.record(ENTRY)
+            await ledger.flush()
+        assert str(problem(ledger)).startswith("usage cannot be written to")
+    assert await store.usage(*EVER) == []
+    ledger.record(ENTRY)
+    await ledger.flush()
+    assert await ledger.usage(*EVER) == [times(ROW, 12)]
+    assert problem(ledger) is None
+    await ledger.close()
+    await store.close()
 
 
 async def test_memory_is_bounded_and_what_it_cannot_hold_is_said(ledger: Ledger, memory: MemoryStore) -> None:
