@@ -103,6 +103,8 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
             _seed(limiter, ledger),
         )
         background = [group.create_task(one) for one in work]
+        if outside.key_set is not None:
+            background.append(group.create_task(outside.key_set.keep_fresh()))
         try:
             yield Apps(public, create_internal_app(metrics, health), admin)
         finally:

@@ -16,7 +16,7 @@ _HOW = "Send `Authorization: Bearer sk-gh-…`."
 class Tokens(Protocol):
     """Verifies bearer tokens that others issued."""
 
-    def verify(self, token: bytes) -> Grant:
+    async def verify(self, token: bytes) -> Grant:
         """Raises InvalidToken."""
 
 
@@ -29,7 +29,7 @@ class Authenticator:
     failures: FailedLogins
     tokens: Tokens | None = None
 
-    def authenticate(
+    async def authenticate(
         self, headers: Mapping[bytes, bytes], address: str, *, api_key_header: bool
     ) -> Principal:
         """The caller. `api_key_header`: `x-api-key` is taken too, as Anthropic's clients send it.
@@ -38,14 +38,14 @@ class Authenticator:
         that fails often, PermissionDenied or StoreUnavailable.
         """
         try:
-            return self._caller(_credential(headers, api_key_header=api_key_header))
+            return await self._caller(_credential(headers, api_key_header=api_key_header))
         except AuthenticationFailed:
             self.failures.note(address)
             raise
 
-    def _caller(self, credential: bytes) -> Principal:
+    async def _caller(self, credential: bytes) -> Principal:
         if self.tokens is not None and credential.count(b".") == 2:
-            return self.entitlements.principal(self.tokens.verify(credential))
+            return self.entitlements.principal(await self.tokens.verify(credential))
         parsed = keys.parse(credential.decode("latin-1"))
         if parsed is not None:
             return self.directory.authenticate(parsed)

@@ -10,12 +10,14 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.accesslog import AccessLog
 from gateway.authentication import Tokens
+from gateway.jwks import KeySet, fetch
+from gateway.jwt import JwtSettings, TokenVerifier
 from gateway.ledger import Ledger
 from gateway.limits import Calendar, Limiter
 from gateway.memory_limiter import MemoryLimiter
 from gateway.plans import PlansFile
 from gateway.principal import client_models
-from gateway.settings import Configuration, ConfigurationError
+from gateway.settings import Configuration, ConfigurationError, Settings
 from gateway.sqlstore import SqlStore
 from gateway.store import Store, StoreError, StoreUnfit
 from gateway.upstreams import AiohttpTransport, Transport
@@ -35,6 +37,7 @@ class Outside:
     limiter: Limiter
     transport: Transport
     tokens: Tokens | None
+    key_set: KeySet | None
     clock: Callable[[], float]
     log: FilteringBoundLogger
     access_log: AccessLog
@@ -95,3 +98,30 @@ def _open_ledger(configuration: Configuration, store: Store, calendar: Calendar)
 
 def _open_limiter(configuration: Configuration, calendar: Calendar) -> Limiter:
     return MemoryLimiter(calendar, monotonic=time.monotonic, clock=time.time)
+
+
+def _key_set(settings: Settings, log: FilteringBoundLogger) -> KeySet | None:
+    if settings.jwt_issuer is None or settings.jwt_jwks_url is None:
+        return None
+    return KeySet(settings.jwt_jwks_url, fetch=fetch, monotonic=time.monotonic, log=log)
+
+
+def _tokens(configuration: Configuration, key_set: KeySet | None) -> Tokens | None:
+    settings = configuration.settings
+    if settings.jwt_issuer is None or settings.jwt_audience is None:
+        return None
+    return TokenVerifier(
+        JwtSettings(
+            issuer=settings.jwt_issuer,
+            audience=settings.jwt_audience,
+            algorithms=settings.jwt_algorithms,
+            leeway=settings.jwt_leeway,
+            tenant_claim=settings.jwt_tenant_claim,
+            plan_claim=settings.jwt_plan_claim,
+            scopes_claim=settings.jwt_scopes_claim,
+            default_tenant=settings.jwt_default_tenant,
+        ),
+        keys=key_set,
+        secret=configuration.secrets.jwt_secret,
+        clock=time.time,
+    )

@@ -102,7 +102,7 @@ class PublicApp:
             ready = self.health.readiness()
             await answer.send_json(ready.status, ready.body)
             return
-        principal = exchange.principal = self.authenticator.authenticate(
+        principal = exchange.principal = await self.authenticator.authenticate(
             exchange.headers, exchange.client_ip, api_key_header=endpoint.dialect == "anthropic"
         )
         if endpoint.scope is not None and endpoint.scope not in principal.scopes:

@@ -109,6 +109,7 @@ async def gateway(
             limiter=MemoryLimiter(calendar, monotonic=clock, clock=clock),
             transport=transport,
             tokens=None,
+            key_set=None,
             clock=clock,
             log=log,
             access_log=AccessLog(out),
