@@ -100,8 +100,10 @@ def test_a_slow_reader_holds_nobody_up_and_loses_nothing(subject: Subject, engin
         assert subject.sdk().models.list().data
         received = b""
         connection.settimeout(5)
-        while len(received) < size:
-            received += connection.recv(2**16)
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            assert (piece := connection.recv(2**16))
+            received += piece
+    assert len(received) > size
     assert bytes(engine.only_request().sent[-100:]) in received
 
 
