@@ -1,9 +1,12 @@
 import socket
 import ssl
 
+import anthropic
 import httpx2
+import openai
 import pytest
 
+from gateway.anthropic import error_type
 from tests.gateway.caddy.backend import Backend
 from tests.gateway.caddy.process import BODY_CAP, Caddy, free_ports, running_caddy, site_environment
 
@@ -27,7 +30,9 @@ def test_plain_http_is_sent_to_https_on_the_published_port(site: Caddy) -> None:
     assert response.headers["location"] == f"{site.url}/v1/models?a=b"
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/livez", "/readyz"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/chat/completions", "/v1/messages", "/tokenize", "/livez", "/readyz"]
+)
 def test_the_api_and_its_health_go_to_the_gateway(client: httpx2.Client, gateway: Backend, path: str) -> None:
     response = client.get(path)
     assert response.json() == {"path": path}
@@ -54,7 +59,8 @@ def test_grafana_gets_its_sub_path_unchanged(client: httpx2.Client, grafana: Bac
         "/version",
         "/docs",
         "/openapi.json",
-        "/tokenize",
+        "/tokenize/",
+        "/detokenize",
         "/invocations",
         "/v1",
         "/v2/embed",
@@ -88,6 +94,43 @@ def test_a_path_that_does_not_exist_is_refused_in_the_sdks_shape(client: httpx2.
     response = client.get("/metrics")
     assert response.status_code == 404
     assert error_of(response)["code"] == "path_not_found"
+
+
+def anthropic_error_of(response: httpx2.Response) -> dict[str, str | None]:
+    body = response.json()
+    assert set(body) == {"type", "error", "request_id"}
+    assert body["type"] == "error"
+    assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+    assert response.headers["content-type"] == "application/json"
+    return dict(body["error"])
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_on_anthropics_paths_a_refusal_has_its_sdks_shape(
+    client: httpx2.Client, gateway: Backend, path: str
+) -> None:
+    response = client.post(path, content=b"x" * (BODY_CAP + 1))
+    error = anthropic_error_of(response)
+    assert (response.status_code, error["type"]) == (413, error_type(413))
+    assert (error["code"], error["param"]) == ("body_too_large", None)
+    assert not gateway.seen
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+def test_the_official_sdks_raise_their_classes_for_caddys_own_refusals(
+    client: httpx2.Client, path: str
+) -> None:
+    long = "x" * (BODY_CAP + 1)
+    url = str(client.base_url)
+    if path == "/v1/messages":
+        anthropics = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, http_client=client)
+        with pytest.raises(anthropic.ContentTooLargeError):
+            anthropics.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": long}])
+        return
+    openais = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, http_client=client)
+    with pytest.raises(openai.APIStatusError) as raised:
+        openais.chat.completions.create(model="m", messages=[{"role": "user", "content": long}])
+    assert (raised.value.status_code, raised.value.code) == (413, "body_too_large")
 
 
 def test_another_host_name_is_misdirected(site: Caddy, gateway: Backend) -> None:
@@ -177,6 +220,10 @@ def test_a_gateway_that_is_down_is_a_503_with_a_time_to_retry(
     with running_caddy("Caddyfile", env, data, health_port=int(env["CADDY_METRICS_PORT"])) as caddy:
         with caddy.client() as client:
             response = client.post("/v1/chat/completions", content=b"{}")
+            message = client.post("/v1/messages", content=b"{}")
+    assert message.status_code == 503
+    assert message.headers["retry-after"] == "5"
+    assert anthropic_error_of(message)["type"] == error_type(503)
     assert response.status_code == 503
     assert response.headers["retry-after"] == "5"
     assert error_of(response)["code"] == "engine_unavailable"
