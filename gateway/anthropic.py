@@ -27,8 +27,8 @@ def error_type(status: int) -> str:
 
 
 def error_body(error: GatewayError, request_id: str) -> bytes:
-    """`{"type": "error", "error": {"type", "message"}, "request_id"}` as JSON bytes. `error` has the `code` and
-    `param` of the OpenAI shape too: Anthropic's types are too few to tell our errors apart.
+    """`{"type": "error", "error": {"type", "message"}, "request_id"}` as JSON bytes. `error` has the `code`
+    and `param` of the OpenAI shape too: Anthropic's types are too few to tell our errors apart.
     """
     fields = {
         "type": error_type(error.status),

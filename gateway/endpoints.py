@@ -192,11 +192,3 @@ class Routes:
             "This path is not served here. Paths are matched exactly: "
             f"POST {self._paths['POST']}; GET {self._paths['GET']}."
         )
-
-
-_ALWAYS_ON = Routes()
-
-
-def match(method: str, raw_path: bytes) -> Endpoint:
-    """As Routes without optional ones."""
-    return _ALWAYS_ON.match(method, raw_path)

@@ -63,7 +63,20 @@ async def opened(
         stack.push_async_callback(limiter.close)
         transport = AiohttpTransport(connect_timeout=settings.connect_timeout)
         stack.push_async_callback(transport.close)
-        yield Outside(plans, calendar, store, ledger, limiter, transport, None, time.time, log, access_log)
+        key_set = _key_set(settings, log)
+        yield Outside(
+            plans=plans,
+            calendar=calendar,
+            store=store,
+            ledger=ledger,
+            limiter=limiter,
+            transport=transport,
+            tokens=_tokens(configuration, key_set),
+            key_set=key_set,
+            clock=time.time,
+            log=log,
+            access_log=access_log,
+        )
 
 
 async def _open_store(configuration: Configuration, log: FilteringBoundLogger) -> Store:

@@ -93,6 +93,8 @@ class PublicApp:
         self.log.error("fault", request_id=exchange.request_id, error=type(error).__name__, where=where)
 
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, answer: Answer) -> None:
+        if endpoints.dialect_of(exchange.raw_path) == "anthropic":  # its SDK reads the id under this name
+            exchange.answer_headers.append((b"request-id", exchange.request_id.encode("ascii")))
         endpoint = self.routes.match(exchange.method, exchange.raw_path)
         exchange.route = endpoint.path
         if endpoint.kind is Kind.LIVE:

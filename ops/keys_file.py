@@ -48,7 +48,7 @@ def read(path: Path) -> KeyFile:
         raise OpsError(
             f"{path} cannot be read: {error}.", "Give a CSV or JSON lines file in UTF-8."
         ) from None
-    rows = list(_json_lines(path, text) if text.lstrip()[:1] in ("{", "[") else _csv(path, text))
+    rows = list(parse(path, text))
     if not rows:
         raise OpsError(f"{path} has no keys in it.", f"Columns: {', '.join(COLUMNS)}.")
     if len(rows) > MAX_KEYS:
@@ -56,8 +56,14 @@ def read(path: Path) -> KeyFile:
     return KeyFile(path, tuple(key for _, key in rows), tuple(line for line, _ in rows))
 
 
+def parse(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Each key with its line. Raises OpsError."""
+    return _json_lines(path, text) if text.lstrip()[:1] in ("{", "[") else _csv(path, text)
+
+
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: JSON's strings may hold what that takes for an end.
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

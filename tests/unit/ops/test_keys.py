@@ -1,72 +1,81 @@
-"""`make keys`, through Docker and straight to a real gateway process."""
+"""`ops.keys`: the admin API as functions, what a refusal is called, and the commands on a real gateway."""
 
+import csv
+import io
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ops import keys, secretfiles
-from ops.commands import Result
-from ops.docker import Docker
 from ops.errors import OpsError
+from ops.keys_transport import Answer
 from tests.capabilities import ROOT
-from tests.unit.ops.fake_commands import DAEMON_DOWN, FakeCommands
-
-CALL = "docker compose exec -T gateway python -m gateway.call"
-RECORD = {"id": "abcdefghij", "name": "alice", "tenant": "default", "key": "sk-gh-abcdefghij-x"}
+from tests.unit.ops.conftest import Terminal
 
 
-def through_docker(result: Result) -> tuple[keys.ExecTransport, FakeCommands]:
-    commands = FakeCommands()
-    commands.on(CALL, result)
-    return keys.ExecTransport(Docker(commands)), commands
+class Scripted:
+    """A Transport that answers the same to everything."""
 
+    def __init__(self, status: int, body: Any) -> None:
+        self._answer = Answer(status, body)
+        self.asked: list[tuple[str, str, Mapping[str, Any] | None]] = []
 
-def said(status: int, body: Any) -> Result:
-    return Result(0, json.dumps({"status": status, "body": body}) + "\n")
-
-
-def test_a_key_is_created_through_the_container_with_the_body_on_stdin() -> None:
-    transport, commands = through_docker(said(201, RECORD))
-    assert keys.create(transport, {"name": "alice"}) == RECORD
-    assert commands.calls[-1][-2:] == ["POST", "/admin/keys"]
-    assert json.loads(commands.stdin[-1] or "") == {"name": "alice"}
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        self.asked.append((method, path, body))
+        return self._answer
 
 
 @pytest.mark.parametrize(
-    ("result", "message", "fix"),
+    ("status", "body", "message", "fix"),
     [
-        (Result(1, err='service "gateway" is not running\n'), "not running", "make up"),
-        (Result(3, err="gateway: the admin API does not answer: refused\n"), "not running", "make up"),
-        (DAEMON_DOWN, "daemon does not answer", "systemctl"),
-        (Result(0, "Traceback"), "another version", "--build"),
-        (Result(0, "[]"), "another version", "--build"),
-        (said(401, {"error": {"message": "no"}}), "admin token", "token"),
-        (said(400, {"error": {"message": "name is too long."}}), "400: name is too long.", "--help"),
-        (said(503, {"error": {"message": "the store is down"}}), "503: the store is down.", "make status"),
-        (said(500, "what"), "no reason given", "make status"),
+        (401, {"error": {"message": "no"}}, "admin token", "token"),
+        (400, {"error": {"message": "name is too long."}}, "400: name is too long.", "--help"),
+        (409, {"error": {"message": "It is revoked."}}, "409: It is revoked.", "--help"),
+        (503, {"error": {"message": "the store is down"}}, "503: the store is down.", "make status"),
+        (500, "what", "no reason given", "make status"),
+        (200, [], "no reason given", ""),
     ],
 )
-def test_a_failure_is_one_line_with_its_fix(result: Result, message: str, fix: str) -> None:
+def test_a_refusal_is_one_line_with_its_fix(status: int, body: Any, message: str, fix: str) -> None:
     with pytest.raises(OpsError) as caught:
-        keys.create(through_docker(result)[0], {"name": "alice"})
+        keys.Admin(Scripted(status, body)).create({"name": "alice"})
     assert message in caught.value.message
     assert fix in caught.value.fix
 
 
-def test_an_unknown_or_malformed_id_is_named() -> None:
-    with pytest.raises(OpsError, match="no key with the id zzz"):
-        keys.revoke(through_docker(said(404, {"error": {"message": "x"}}))[0], "zzz")
-    transport, commands = through_docker(said(200, {}))
-    with pytest.raises(OpsError, match="not a key's id"):
-        keys.revoke(transport, "../keys")
-    assert commands.calls == []
+@pytest.mark.parametrize("key_id", ["../keys", "", "a b", "x?y=z", "a/revoke", "x" * 41])
+def test_what_is_no_id_is_not_asked_for(key_id: str) -> None:
+    transport = Scripted(200, {})
+    for ask in (keys.Admin(transport).revoke, keys.Admin(transport).show, keys.Admin(transport).limits):
+        with pytest.raises(OpsError, match="not a key's id"):
+            ask(key_id)
+    assert transport.asked == []
+
+
+@pytest.mark.parametrize("request_id", ["..", "", "a b", "x/y", "?", "x" * 129])
+def test_what_is_no_request_id_is_not_asked_for(request_id: str) -> None:
+    transport = Scripted(200, {})
+    with pytest.raises(OpsError, match="not a request's id"):
+        keys.Admin(transport).explain(request_id)
+    assert transport.asked == []
+
+
+def test_a_query_has_only_what_is_given_and_is_quoted() -> None:
+    transport = Scripted(200, {"keys": [], "next": None})
+    keys.Admin(transport).keys(tenant="a b&c", state=None)
+    keys.Admin(transport).usage(from_="2026-12-01", to=None)
+    assert [path for _, path, _ in transport.asked] == [
+        "/admin/keys?tenant=a%20b%26c",
+        "/admin/usage?from=2026-12-01",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +98,19 @@ def test_the_environment_names_the_authority_only_where_there_is_one() -> None:
     assert set(keys.client_environment("k", {}, None)) == {"OPENAI_BASE_URL", "OPENAI_API_KEY"}
 
 
+@dataclass(frozen=True)
+class Gateway:
+    """Where the admin API of a running gateway is."""
+
+    url: str
+    token_file: Path
+
+    def where(self) -> tuple[str, ...]:
+        return ("keys", "--admin-url", self.url, "--admin-token-file", str(self.token_file))
+
+
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[keys.HttpTransport]:
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
     """The admin API of a real gateway process."""
     secrets = tmp_path / "secrets"
     secretfiles.ensure_directory(secrets)
@@ -107,6 +127,7 @@ def gateway(tmp_path: Path) -> Iterator[keys.HttpTransport]:
         "GATEWAY_SECRETS_DIR": str(secrets),
         "GATEWAY_ENGINE_PROFILE": str(ROOT / "vllm" / "profiles" / "single-3090-awq.yaml"),
         "GATEWAY_UPSTREAMS_FILE": str(upstreams),
+        "GATEWAY_PLANS_FILE": str(ROOT / "gateway" / "config" / "plans.yaml"),
         "GATEWAY_READY_FILE": str(ready),
     }
     with subprocess.Popen(
@@ -117,39 +138,86 @@ def gateway(tmp_path: Path) -> Iterator[keys.HttpTransport]:
             while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             port = json.loads(ready.read_text())["admin"]
-            yield keys.HttpTransport(f"http://127.0.0.1:{port}/", secrets / "admin_token")
+            yield Gateway(f"http://127.0.0.1:{port}/", secrets / "admin_token")
         finally:
             process.kill()
 
 
-def test_keys_live_and_die_in_a_real_gateway(gateway: keys.HttpTransport, tmp_path: Path) -> None:
-    assert keys.list_keys(gateway) == []
-    request = {
-        "name": "alice",
-        "tenant": "web",
-        "requests_per_minute": 5,
-        "expires_at": "2099-01-01T00:00:00+01:00",
-    }
-    created = keys.create(gateway, request)
-    assert created["key"].startswith(f"sk-gh-{created['id']}-")
-    listed = keys.list_keys(gateway)
-    assert [(k["name"], k["tenant"], k["requests_per_minute"]) for k in listed] == [("alice", "web", 5)]
-    assert created["key"] not in json.dumps(listed)
-    revoked = keys.revoke(gateway, created["id"])
-    assert revoked["revoked_at"]
-    with pytest.raises(OpsError, match="no key with the id"):
-        keys.revoke(gateway, "aaaaaaaaaa")
-    with pytest.raises(OpsError, match="answers 4"):
-        keys.create(gateway, {"name": ""})
-    (tmp_path / "wrong").write_text("w" * 40)
-    wrong = keys.HttpTransport(gateway._url, tmp_path / "wrong")
-    with pytest.raises(OpsError, match="admin token"):
-        keys.list_keys(wrong)
+@dataclass
+class Shell:
+    """The `keys` commands against a running gateway."""
+
+    gateway: Gateway
+    terminal: Terminal
+
+    def run(self, *arguments: str) -> str:
+        """What a command that must succeed prints."""
+        code, out, errors = self.terminal.run(*self.gateway.where(), *arguments)
+        assert code == 0, errors
+        return out
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--json"))
+
+    def refusal(self, *arguments: str) -> str:
+        """What a command that must fail says: one line."""
+        code, out, errors = self.terminal.run(*self.gateway.where(), *arguments)
+        assert (code, out) == (1, "")
+        assert errors.count("\n") == 1
+        return errors
 
 
-def test_nobody_there_and_no_token_are_said(tmp_path: Path) -> None:
-    with pytest.raises(OpsError, match="cannot be read"):
-        keys.HttpTransport("http://127.0.0.1:9", tmp_path / "none")
-    (tmp_path / "token").write_text("t" * 40)
-    with pytest.raises(OpsError, match="No gateway answers"):
-        keys.list_keys(keys.HttpTransport("http://127.0.0.1:9", tmp_path / "token"))
+@pytest.fixture
+def shell(gateway: Gateway, terminal: Terminal) -> Shell:
+    terminal.width = 80
+    return Shell(gateway, terminal)
+
+
+def test_a_keys_whole_life_in_a_real_gateway(shell: Shell, tmp_path: Path) -> None:
+    assert "no keys yet" in shell.run("list")
+    made = shell.json("create", "--name", "alice", "--tenant", "web", "--requests-per-minute", "5")
+    key_id = made["id"]
+    assert made["key"].startswith(f"sk-gh-{key_id}-")
+    assert made["environment"] == {"OPENAI_API_KEY": made["key"]}
+    (listed,) = shell.json("list", "--tenant", "web", "--state", "active")["keys"]
+    assert (listed["name"], listed["requests_per_minute"]) == ("alice", 5)
+    assert made["key"] not in json.dumps(listed)
+    assert "requests_per_minute" in shell.run("show", key_id)
+    assert shell.json("limits", key_id)["limits"]
+    changed = shell.json("change", key_id, "--clear", "requests-per-minute", "--expires", "2099-01-01")
+    assert changed["requests_per_minute"] is None
+    rotated = shell.json("rotate", key_id, "--overlap", "24h")
+    assert (rotated["id"], rotated["state"]) == (key_id, "rotating")
+    assert rotated["key"] != made["key"]
+    assert shell.json("disable", key_id)["state"] == "disabled"
+    assert shell.json("enable", key_id)["state"] == "rotating"
+    assert shell.json("revoke", key_id)["state"] == "revoked"
+    assert "revoked" in shell.refusal("enable", key_id)
+    actions = [entry["action"] for entry in shell.json("audit")["entries"]]
+    assert actions == ["revoke", "enable", "disable", "rotate", "change", "create"]
+    assert key_id in shell.run("audit")
+    assert "no usage" in shell.run("usage")
+    assert "standard" in shell.run("plans", "--reload")
+    assert "No refusal" in shell.refusal("explain", "req-1")
+    assert "plan" in shell.refusal("create", "--name", "x", "--plan", "gold")
+    assert "in the past" in shell.refusal("create", "--name", "x", "--expires", "2020-01-01")
+    wrong = tmp_path / "wrong"
+    wrong.write_text("w" * 40)
+    assert "admin token" in Shell(Gateway(shell.gateway.url, wrong), shell.terminal).refusal("list")
+
+
+def test_what_is_exported_is_imported_and_bad_files_change_nothing(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "keys.csv"
+    file.write_text("name,tenant,tokens_per_day\nalice,web,1000\nbob,web,\n")
+    shell.run("import", "--dry-run", str(file))
+    assert shell.json("list")["keys"] == []
+    rows = [*csv.DictReader(io.StringIO(shell.run("import", str(file))))]
+    assert [row["name"] for row in rows] == ["alice", "bob"]
+    out = tmp_path / "out.jsonl"
+    shell.run("export", "--out", str(out))
+    assert {json.loads(line)["id"] for line in out.read_text().splitlines()} == {row["id"] for row in rows}
+    assert not any(row["key"][-49:] in out.read_text() for row in rows)
+    assert f"{out} line 1: id: there is a key" in shell.refusal("import", str(out))
+    file.write_text("name,plan\ncarol,\ndave,gold\n")
+    assert f"{file} line 3: plan: there is no plan 'gold'" in shell.refusal("import", str(file))
+    assert len(shell.json("list")["keys"]) == 2
