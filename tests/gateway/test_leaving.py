@@ -101,7 +101,8 @@ def test_a_slow_reader_holds_nobody_up_and_loses_nothing(subject: Subject, engin
         received = b""
         connection.settimeout(5)
         while not received.endswith(b"\r\n0\r\n\r\n"):
-            assert (piece := connection.recv(2**16))
+            piece = connection.recv(2**16)
+            assert piece
             received += piece
     assert len(received) > size
     assert bytes(engine.only_request().sent[-100:]) in received
