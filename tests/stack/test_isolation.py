@@ -182,7 +182,7 @@ def test_the_forwarder_serves_no_container(port: int, stack: Stack) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/metrics", "/admin/keys", "/health", "/docs", "/openapi.json", "/tokenize", "/v1/../metrics",
+        "/metrics", "/admin/keys", "/health", "/docs", "/openapi.json", "/detokenize", "/v1/../metrics",
         "/v1/load_lora_adapter", "//v1/models", "/%76%31/models", "/grafana/metrics", "/config/",
         "/api/v1/query?query=up",
     ],
