@@ -48,7 +48,7 @@ def engine(fake_engine: FakeEngine) -> Iterator[FakeEngine]:
 def start_gateway(
     fake_engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartGateway]:
-    """Starts gateways with settings and parts of the plan of their own; all are stopped, cleanly, at the end."""
+    """Starts gateways with settings and parts of the plan of their own; all are stopped at the end."""
     running: list[GatewayProcess] = []
 
     def start(
