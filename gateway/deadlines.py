@@ -1,0 +1,84 @@
+"""Timeouts of everything that waits for others, by one timer of the event loop.
+
+A timer of its own for each costs a request as much as its identity or its policy (docs/measurements.md), and
+nearly none ever goes off.
+"""
+
+import asyncio
+import math
+from types import TracebackType
+from typing import Self
+
+
+class Deadlines:
+    """Every block of one event loop that runs under a deadline. The timer stands at or before the earliest of
+    them: it is set anew when it goes off, or when a deadline comes before it, which is seldom.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._running: set[Deadline] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+
+    def within(self, seconds: float) -> "Deadline":
+        """A `with` block that is cancelled after `seconds`, and then raises TimeoutError."""
+        return Deadline(self, seconds)
+
+    def begin(self, deadline: "Deadline") -> None:
+        self._running.add(deadline)
+        self.look_by(deadline.at)
+
+    def end(self, deadline: "Deadline") -> None:
+        self._running.discard(deadline)
+
+    def look_by(self, at: float) -> None:
+        if at < self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due = at
+            self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        now, self._due, self._timer = self._due, math.inf, None
+        for deadline in [found for found in self._running if found.at <= now]:
+            self._running.discard(deadline)
+            deadline.expire()
+        self.look_by(min((deadline.at for deadline in self._running), default=math.inf))
+
+
+class Deadline:
+    """One block under a deadline. `at` is by the event loop's clock."""
+
+    __slots__ = ("_all", "_cancelling", "_expired", "_seconds", "_task", "at")
+
+    def __init__(self, all_of_them: Deadlines, seconds: float) -> None:
+        self._all = all_of_them
+        self._seconds = seconds
+        self._expired = False
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self.at = self._all.now() + self._seconds
+        self._all.begin(self)
+        return self
+
+    def move(self, at: float) -> None:
+        """Another end for the block, sooner or later than before."""
+        self.at = at
+        self._all.look_by(at)
+
+    def expire(self) -> None:
+        self._expired = True
+        self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._all.end(self)
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
