@@ -1,7 +1,10 @@
 """Connections to the two databases, and their schema brought up to date."""
 
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg  # type: ignore[import-untyped]
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
@@ -38,19 +41,23 @@ def sqlite_engine(path: Path) -> AsyncEngine:
 
 
 def postgresql_engine(url: str, password: str | None, timeout: float) -> AsyncEngine:
-    """For `postgresql://user@host:port/database`. Connects at the first use. `timeout`: seconds to connect,
-    for a place in the pool, and for one statement. Raises sa.exc.ArgumentError.
+    """For `postgresql://user@host:port/database`, with libpq's parameters such as `sslmode` behind a `?`.
+    Connects at the first use. `timeout`: seconds to connect, for a place in the pool, and for one statement.
+    Raises ValueError where the URL is none.
     """
-    where = sa.make_url(url).set(drivername="postgresql+asyncpg")
-    if password is not None:
-        where = where.set(password=password)
+    _ = urlsplit(url).port
+
+    async def connect() -> Any:
+        # By asyncpg's own reading of the URL: SQLAlchemy's knows nothing of TLS.
+        return await asyncpg.connect(url, password=password, timeout=timeout, command_timeout=timeout)
+
     return create_async_engine(
-        where,
+        "postgresql+asyncpg://",
+        async_creator=connect,
         pool_size=POOL_SIZE,
         max_overflow=0,
         pool_pre_ping=True,
         pool_timeout=timeout,
-        connect_args={"timeout": timeout, "command_timeout": timeout},
     )
 
 

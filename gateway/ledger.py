@@ -178,7 +178,8 @@ class Ledger:
             raise StoreError("the usage of an outage is being brought to the store")
         if self._store_problem is not None:
             # It is not known whether the last batch is in the store.
-            await self.flush()
+            if not self._flushing.locked():
+                await self.flush()
             if self._store_problem is not None:
                 raise StoreError(self._store_problem)
         async with self._flushing:

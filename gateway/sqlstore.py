@@ -26,6 +26,7 @@ _SECRET_FIELDS = frozenset({"digest", "previous_digest"})
 _NOT_IN_DETAIL = _SECRET_FIELDS | {"id", "tenant", "changed_at", "created_at"}
 _FIRST_STANDS = ("disabled_at", "revoked_at")
 _UNFIT = (
+    asyncpg.ClientConfigurationError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
@@ -59,8 +60,8 @@ class SqlStore:
         """
         try:
             return cls(postgresql_engine(url, password, timeout), migrated=False, timeout=timeout)
-        except sa.exc.ArgumentError as error:
-            raise StoreUnfit("the database URL is not one") from error
+        except ValueError as error:
+            raise StoreUnfit(f"the database URL is not one: {error}") from error
 
     async def open(self) -> None:
         async with self._connection("opened"):

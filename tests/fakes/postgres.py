@@ -25,7 +25,7 @@ class PostgresServer:
         self._env = {"LD_LIBRARY_PATH": offers["POSTGRES_LIBRARIES"], "PATH": os.environ["PATH"], "TZ": "UTC"}
         self._user = NOBODY if os.getuid() == 0 else None
         # Not pytest's directory, which is closed to other users.
-        self._home = Path(tempfile.mkdtemp(prefix="gatehouse-postgres-"))
+        self.home = Path(tempfile.mkdtemp(prefix="gatehouse-postgres-"))
         self._server: subprocess.Popen[bytes] | None = None
         self._databases = 0
         with socket.socket() as probe:
@@ -34,10 +34,10 @@ class PostgresServer:
 
     def create(self) -> None:
         """Makes the cluster."""
-        password = self._home / "password"
+        password = self.home / "password"
         password.write_text(PASSWORD)
         if self._user is not None:
-            for path in (self._home, password):
+            for path in (self.home, password):
                 os.chown(path, self._user, self._user)
         who = ("-U", USER, "-A", "scram-sha-256", "--pwfile=password")
         self._run("initdb", "-D", "data", "-N", "-E", "UTF8", *who)
@@ -47,18 +47,18 @@ class PostgresServer:
         options = {
             "port": self.port,
             "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
+            "unix_socket_directories": self.home,
             # A throw-away cluster need not survive a power cut, and two tests' servers fit a small machine.
             "fsync": "off",
             "shared_buffers": "16MB",
             "max_connections": 50,
         }
         settings = [f"--{name}={value}" for name, value in options.items()]
-        log = (self._home / "log").open("ab")
+        log = (self.home / "log").open("ab")
         with log:
             self._server = subprocess.Popen(
                 [self._bin / "postgres", "-D", "data", *settings],
-                cwd=self._home,
+                cwd=self.home,
                 env=self._env,
                 stdout=log,
                 stderr=log,
@@ -69,7 +69,7 @@ class PostgresServer:
         end = time.monotonic() + START_SECONDS
         while self._run("pg_isready", "-h", "127.0.0.1", "-p", str(self.port), check=False):
             if time.monotonic() > end or self._server.poll() is not None:
-                raise RuntimeError((self._home / "log").read_text()[-2000:])
+                raise RuntimeError((self.home / "log").read_text()[-2000:])
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class PostgresServer:
 
     def close(self) -> None:
         self.kill()
-        shutil.rmtree(self._home)
+        shutil.rmtree(self.home)
 
     def database(self) -> str:
         """The URL, without a password, of a new and empty database."""
@@ -109,7 +109,7 @@ class PostgresServer:
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
         done = subprocess.run(
             [self._bin / program, *arguments],
-            cwd=self._home,
+            cwd=self.home,
             env=self._env,
             capture_output=True,
             text=True,

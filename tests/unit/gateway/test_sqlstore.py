@@ -11,7 +11,7 @@ import pytest
 from gateway.sqlstore import SqlStore
 from gateway.store import Store, StoreError, StoreUnfit
 from tests.fakes.databases import POSTGRES
-from tests.fakes.postgres import PASSWORD, PostgresServer
+from tests.fakes.postgres import PASSWORD, USER, PostgresServer
 from tests.fakes.proxy import Proxy
 from tests.unit.gateway.test_store import BARE, USAGE, add, key
 
@@ -183,6 +183,25 @@ async def test_gateways_that_start_at_once_migrate_a_new_database_once(
 
 
 @needs_postgres
+async def test_a_database_may_be_at_a_unix_socket(postgres_server: PostgresServer) -> None:
+    name = postgres_server.database().rpartition("/")[2]
+    where = f"host={postgres_server.home}&port={postgres_server.port}"
+    store = SqlStore.postgresql(f"postgresql://{USER}@/{name}?{where}", PASSWORD)
+    await add(store, BARE)
+    await store.close()
+
+
+@needs_postgres
+async def test_a_database_that_cannot_encrypt_is_not_used_where_encryption_is_asked_for(
+    postgres_server: PostgresServer,
+) -> None:
+    store = SqlStore.postgresql(f"{postgres_server.database()}?sslmode=require", PASSWORD)
+    with pytest.raises(StoreError):
+        await store.open()
+    await store.close()
+
+
+@needs_postgres
 @pytest.mark.parametrize("what", ["password", "database", "schema", "url"])
 async def test_what_no_waiting_can_mend_is_said(postgres_server: PostgresServer, what: str) -> None:
     url, password = postgres_server.database(), PASSWORD
@@ -196,7 +215,7 @@ async def test_what_no_waiting_can_mend_is_said(postgres_server: PostgresServer,
         await first.close()
         postgres_server.sql(url, "UPDATE alembic_version SET version_num = '9999'")
     else:
-        url = "postgresql//nowhere"
+        url = "postgresql://[nowhere"
     with pytest.raises(StoreUnfit) as raised:
         await open_once(url, password)
     assert PASSWORD not in str(raised.value)
