@@ -17,8 +17,6 @@ from gateway.failed_logins import FailedLogins
 from gateway.health import Health
 from gateway.identity import KeyDirectory
 from gateway.internal import create_internal_app
-from gateway.ledger import Ledger
-from gateway.limits import Limiter
 from gateway.metrics import Metrics
 from gateway.outside import Outside
 from gateway.plans import PlansFile
@@ -29,12 +27,10 @@ from gateway.relay import Relay, Timeouts
 from gateway.selfservice import SelfService
 from gateway.settings import Configuration
 from gateway.snapshot import SnapshotFile
-from gateway.store import StoreError
 from gateway.tokenizer import EngineTokenizer
 from gateway.upstreams import Pool, Slot, Transport
 
 SNAPSHOT = "keys.snapshot"
-SEED_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,7 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
             pool.keep_probing(),
             plans.keep_watching(),
             ledger.keep_flushing(),
-            _seed(limiter, ledger),
+            limiter.run(ledger.totals),
         )
         background = [group.create_task(one) for one in work]
         if outside.key_set is not None:
@@ -110,17 +106,6 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
         finally:
             for task in background:
                 task.cancel()
-
-
-async def _seed(limiter: Limiter, ledger: Ledger) -> None:
-    """Hands the limiter what days and months hold already, as soon as the store tells."""
-    while True:
-        try:
-            limiter.seed(await ledger.totals())
-        except StoreError:
-            await asyncio.sleep(SEED_RETRY_SECONDS)
-        else:
-            return
 
 
 def _models(configuration: Configuration) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, Protocol, get_args
@@ -145,6 +145,10 @@ class Calendar:
         return Period(name, start, end)
 
 
+# Asks the ledger; raises StoreError.
+Totals = Callable[[], Awaitable[Sequence[Total]]]
+
+
 class Limiter(Protocol):
     """Windows, quotas and places, for one process or for several.
 
@@ -152,8 +156,11 @@ class Limiter(Protocol):
     they should be shared; None where nothing is wrong.
     """
 
-    leases: int
-    problem: str | None
+    @property
+    def leases(self) -> int: ...
+
+    @property
+    def problem(self) -> str | None: ...
 
     async def reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
         """Checks all limits, then charges all: a refused request costs nothing."""
@@ -164,8 +171,10 @@ class Limiter(Protocol):
     async def readings(self, limits: tuple[Limit, ...]) -> tuple[Reading, ...]:
         """Every limit as it stands; changes nothing."""
 
-    def seed(self, totals: Iterable[Total]) -> None:
-        """Takes in what the ledger knows of earlier processes' days and months."""
+    async def run(self, totals: Totals) -> None:
+        """What has to be done beside the requests, quotas taken from the ledger first of all. Ends when there
+        is nothing more to do, or when it is cancelled.
+        """
 
     async def close(self) -> None: ...
 
@@ -242,3 +251,9 @@ def duration(seconds: float) -> str:
     whole, part = divmod(rest, 1000)
     tail = f"{whole}.{part:03d}".rstrip("0").rstrip(".") if part else f"{whole}"
     return f"{minutes}m{tail}s" if minutes else f"{tail}s"
+
+
+def tightest(name: LimitName, readings: Iterable[Reading]) -> Reading | None:
+    """Of the enforced limits of this name the one with the least left."""
+    found = [one for one in readings if one.limit.name == name and not one.limit.shadow]
+    return min(found, key=lambda one: one.remaining, default=None)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG002 - one interface, of which not every kind of meter needs all
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,10 +21,13 @@ from gateway.limits import (
     Reading,
     Refused,
     Total,
+    Totals,
     limit_key,
 )
+from gateway.store import StoreError
 
 SWEEP_EVERY = 1024
+SEED_RETRY_SECONDS = 1.0
 # Somebody else's request may end at any moment.
 PLACE_RETRY_SECONDS = 1.0
 
@@ -263,7 +267,17 @@ class MemoryLimiter:
             _reading(limit, self._meters.get(limit.key) or self._meter(limit), now) for limit in limits
         )
 
+    async def run(self, totals: Totals) -> None:
+        while True:
+            try:
+                self.seed(await totals())
+            except StoreError:
+                await asyncio.sleep(SEED_RETRY_SECONDS)
+            else:
+                return
+
     def seed(self, totals: Iterable[Total]) -> None:
+        """Takes in what the ledger knows, this process's own included."""
         for total in totals:
             key = limit_key(total.name, total.scope, total.subject)
             meter = self._meters.get(key)

@@ -21,6 +21,7 @@ from gateway.settings import Configuration, ConfigurationError, Settings
 from gateway.sqlstore import SqlStore
 from gateway.store import Store, StoreError, StoreUnfit
 from gateway.upstreams import AiohttpTransport, Transport
+from gateway.valkey_limiter import ValkeyLimiter
 
 DATABASE = "gateway.db"
 SPOOL = "spool"
@@ -59,7 +60,7 @@ async def opened(
         stack.push_async_callback(store.close)
         ledger = _open_ledger(configuration, store, calendar)
         stack.push_async_callback(ledger.close)
-        limiter = _open_limiter(configuration, calendar)
+        limiter = _open_limiter(configuration, calendar, log)
         stack.push_async_callback(limiter.close)
         transport = AiohttpTransport(connect_timeout=settings.connect_timeout)
         stack.push_async_callback(transport.close)
@@ -109,8 +110,20 @@ def _open_ledger(configuration: Configuration, store: Store, calendar: Calendar)
         ) from error
 
 
-def _open_limiter(configuration: Configuration, calendar: Calendar) -> Limiter:
-    return MemoryLimiter(calendar, monotonic=time.monotonic, clock=time.time)
+def _open_limiter(configuration: Configuration, calendar: Calendar, log: FilteringBoundLogger) -> Limiter:
+    settings = configuration.settings
+    if settings.valkey_url is None:
+        return MemoryLimiter(calendar, monotonic=time.monotonic, clock=time.time)
+    return ValkeyLimiter.connect(
+        settings.valkey_url,
+        configuration.secrets.valkey_password,
+        settings.valkey_timeout,
+        calendar,
+        replicas=settings.replicas,
+        monotonic=time.monotonic,
+        clock=time.time,
+        log=log,
+    )
 
 
 def _key_set(settings: Settings, log: FilteringBoundLogger) -> KeySet | None:

@@ -1,0 +1,332 @@
+"""Limits that several gateways share, in Valkey; and what is left of them while it is gone."""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+from valkey.asyncio import BlockingConnectionPool, Valkey
+from valkey.exceptions import ValkeyError
+
+from gateway.limits import (
+    Ask,
+    Calendar,
+    Decision,
+    Lease,
+    Limit,
+    LimitName,
+    Reading,
+    Refused,
+    Total,
+    Totals,
+    limit_key,
+    tightest,
+)
+from gateway.memory_limiter import MemoryLease, MemoryLimiter
+from gateway.store import StoreError
+
+PREFIX = "gatehouse:"
+SEEDED = PREFIX + "seeded"
+# Without a heartbeat for so long, the process that held a place is dead.
+HOLD_SECONDS = 30.0
+HEARTBEAT_SECONDS = 10.0
+# How long nobody waits for a Valkey that did not answer.
+PAUSE_SECONDS = 1.0
+CONNECTIONS = 32
+# Settlements that could not be delivered: beyond these the oldest are forgotten.
+MOST_OWED = 10_000
+_KINDS: dict[LimitName, str] = {
+    "requests_per_minute": "r",
+    "tokens_per_minute": "t",
+    "parallel_requests": "p",
+    "tokens_per_day": "q",
+    "tokens_per_month": "q",
+}
+_FAILURES = (ValkeyError, OSError, TimeoutError)
+# What the script says.
+_GRANTED, _NEAR, _NOT_SEEDED = 1, 2, 3
+_FITS, _REFUSED = 0, 1
+# Keys of one call.
+PART = 500
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(slots=True, eq=False)
+class ValkeyLease(Lease):
+    """`keys` and `kinds`: what was charged."""
+
+    keys: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A limit's key and arguments for the script."""
+
+    key: str
+    kind: str
+    arguments: tuple[Any, ...]
+
+
+class ValkeyLimiter:
+    """The Limiter of gateways that share Valkey. While it does not answer each keeps its share of every
+    limit, 1 / `replicas`, in its own memory.
+    """
+
+    def __init__(
+        self,
+        client: Valkey,
+        calendar: Calendar,
+        *,
+        replicas: int,
+        monotonic: Callable[[], float],
+        clock: Callable[[], float],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._client = client
+        self._script = client.register_script((Path(__file__).with_suffix(".lua")).read_text("utf-8"))
+        self._periods = {"tokens_per_day": calendar.day, "tokens_per_month": calendar.month}
+        self._replicas = replicas
+        self._monotonic = monotonic
+        self._clock = clock
+        self._log = log
+        self._local = MemoryLimiter(calendar, monotonic=monotonic, clock=clock)
+        self._held: dict[ValkeyLease, None] = {}
+        self._owed: deque[tuple[ValkeyLease, int]] = deque(maxlen=MOST_OWED)
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._paused_until = -math.inf
+        self._totals: Totals | None = None
+        self._must_seed = True
+        self._seeding = asyncio.Lock()
+        self.problem: str | None = None
+
+    @classmethod
+    def connect(
+        cls, url: str, password: str | None, timeout: float, calendar: Calendar, **given: Any
+    ) -> "ValkeyLimiter":
+        """For `valkey://host:port/number`. `timeout`: seconds to connect, for an answer and for a free
+        connection. `given` are __init__'s.
+        """
+        pool = BlockingConnectionPool.from_url(
+            url,
+            password=password,
+            max_connections=CONNECTIONS,
+            timeout=timeout,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+        )
+        return cls(Valkey.from_pool(pool), calendar, **given)
+
+    @property
+    def leases(self) -> int:
+        return len(self._held) + self._local.leases
+
+    async def reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
+        if self._monotonic() >= self._paused_until:
+            # Not cancelled with its caller: whether it has charged would not be known.
+            task = asyncio.create_task(self._reserve(request_id, limits, ask))
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                task.add_done_callback(self._give_back)
+                raise
+            except _FAILURES as error:
+                self._pause(error)
+        return await self._local.reserve(request_id, self._share(limits), ask)
+
+    async def settle(self, lease: Lease, tokens: int) -> None:
+        if isinstance(lease, MemoryLease):
+            await self._local.settle(lease, tokens)
+            return
+        assert isinstance(lease, ValkeyLease)
+        if lease.settled:
+            return
+        lease.settled = True
+        self._held.pop(lease, None)
+        reserved, lease.tokens = lease.tokens, tokens
+        await asyncio.shield(asyncio.create_task(self._deliver(lease, reserved)))
+
+    async def readings(self, limits: tuple[Limit, ...]) -> tuple[Reading, ...]:
+        if self._monotonic() >= self._paused_until:
+            try:
+                # Nothing is taken by a request that asks for more than there can be.
+                everything = Ask(1, 2**52, 2**52)
+                slots = [self._slot(replace(limit, shadow=False)) for limit in limits]
+                answer = await self._run_reserve("", slots, everything)
+                return tuple(
+                    _reading(limit, used, reset)
+                    for limit, (used, reset, _, _) in zip(limits, _rows(answer), strict=True)
+                )
+            except _FAILURES as error:
+                self._pause(error)
+        local = await self._local.readings(self._share(limits))
+        return tuple(replace(reading, limit=limit) for reading, limit in zip(local, limits, strict=True))
+
+    async def run(self, totals: Totals) -> None:
+        self._totals = totals
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS if self.problem is None else PAUSE_SECONDS)
+            await self._tend()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
+        slots = [self._slot(limit) for limit in limits]
+        answer = await self._run_reserve(request_id, slots, ask)
+        granted = answer[0] == _GRANTED
+        readings, refused, shadowed = [], [], []
+        for limit, (used, reset, wait, verdict) in zip(limits, _rows(answer), strict=True):
+            need = ask.tokens if limit.of_tokens else 1
+            readings.append(_reading(limit, used + need if granted else used, reset))
+            if verdict == _FITS:
+                continue
+            retry = math.inf if wait < 0 else wait / 1000
+            one = Refused(limit, used, need, retry)
+            if limit.shadow:
+                shadowed.append(one)
+            elif verdict == _REFUSED:
+                refused.append(one)
+        lease = None
+        if granted:
+            keys, kinds = tuple(slot.key for slot in slots), tuple(slot.kind for slot in slots)
+            lease = ValkeyLease(request_id, ask.tokens, keys=keys, kinds=kinds)
+            self._held[lease] = None
+        return Decision(
+            lease,
+            near=answer[0] == _NEAR,
+            refused=tuple(refused),
+            shadowed=tuple(shadowed),
+            requests=tightest("requests_per_minute", readings),
+            tokens=tightest("tokens_per_minute", readings),
+        )
+
+    async def _run_reserve(self, request_id: str, slots: Sequence[_Slot], ask: Ask) -> list[int]:
+        keys = [SEEDED, *(slot.key for slot in slots)]
+        arguments: list[Any] = [
+            "reserve",
+            request_id,
+            ask.tokens,
+            ask.at_most,
+            ask.at_least,
+            int(HOLD_SECONDS * 1000),
+        ]
+        for slot in slots:
+            arguments += slot.arguments
+        answer: list[int] = await self._script(keys=keys, args=arguments)
+        if answer[0] == _NOT_SEEDED:
+            await self._seed()
+            answer = await self._script(keys=keys, args=arguments)
+        return answer
+
+    def _slot(self, limit: Limit) -> _Slot:
+        kind, key, ends = _KINDS[limit.name], PREFIX + limit.key, 0
+        if kind == "q":
+            period = self._periods[limit.name](self._clock())
+            key, ends = f"{key}:{period.id}", int(period.end * 1000)
+        return _Slot(key, kind, (kind, limit.amount, int(limit.shadow), ends))
+
+    def _share(self, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+        if self._replicas == 1:
+            return limits
+        return tuple(replace(limit, amount=max(1, limit.amount // self._replicas)) for limit in limits)
+
+    def _pause(self, error: Exception) -> None:
+        self._paused_until = self._monotonic() + PAUSE_SECONDS
+        if self.problem is None:
+            self.problem = type(error).__name__
+            self._log.error("valkey_gone", error=self.problem)
+
+    def _give_back(self, task: "asyncio.Task[Decision]") -> None:
+        """The lease of a request whose caller is gone."""
+        if task.cancelled() or task.exception() is not None or (lease := task.result().lease) is None:
+            return
+        assert isinstance(lease, ValkeyLease)
+        lease.settled = True
+        self._held.pop(lease, None)
+        reserved, lease.tokens = lease.tokens, 0
+        self._deliveries.add(delivery := asyncio.create_task(self._deliver(lease, reserved)))
+        delivery.add_done_callback(self._deliveries.discard)
+
+    async def _deliver(self, lease: ValkeyLease, reserved: int) -> None:
+        arguments: list[Any] = ["settle", lease.request_id, reserved, lease.tokens, *lease.kinds]
+        try:
+            if self._monotonic() < self._paused_until:
+                raise TimeoutError
+            await self._script(keys=lease.keys, args=arguments)
+        except _FAILURES as error:
+            self._pause(error)
+            self._owed.append((lease, reserved))
+
+    async def _tend(self) -> None:
+        """Heartbeats; after an outage what is owed, and quotas raised to what the ledger knows by now."""
+        try:
+            if self.problem is not None:
+                await self._client.ping()
+                self._must_seed = True
+            if self._must_seed:
+                await self._seed()
+            self._paused_until = -math.inf
+            for _ in range(len(self._owed)):
+                await self._deliver(*self._owed.popleft())
+            await self._beat()
+            if self.problem is not None and not self._owed:
+                self._log.info("valkey_answers")
+                self.problem = None
+        except _FAILURES as error:
+            self._pause(error)
+
+    async def _beat(self) -> None:
+        places = [
+            (key, lease.request_id)
+            for lease in self._held
+            for key, kind in zip(lease.keys, lease.kinds, strict=True)
+            if kind == "p"
+        ]
+        for part in _parts(places):
+            arguments: list[Any] = ["beat", int(HOLD_SECONDS * 1000), *(request_id for _, request_id in part)]
+            await self._script(keys=[key for key, _ in part], args=arguments)
+
+    async def _seed(self) -> None:
+        """Raises quotas to what the ledger knows; while its store is gone they begin with nothing, until it
+        is back.
+        """
+        async with self._seeding:
+            totals = await self._known_totals()
+            self._must_seed = totals is None
+            for part in _parts(totals or ()) or [()]:
+                keys = [
+                    f"{PREFIX}{limit_key(total.name, total.scope, total.subject)}:{total.period}"
+                    for total in part
+                ]
+                arguments: list[Any] = ["seed"]
+                for total in part:
+                    ends = self._periods[total.name](self._clock()).end
+                    arguments += [total.tokens, int(ends * 1000)]
+                await self._script(keys=[*keys, SEEDED], args=arguments)
+
+    async def _known_totals(self) -> Sequence[Total] | None:
+        """None while nobody can tell."""
+        if self._totals is None:
+            return None
+        try:
+            return await self._totals()
+        except StoreError:
+            return None
+
+
+def _rows(answer: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
+    rest = iter(answer[1:])
+    return zip(rest, rest, rest, rest, strict=True)
+
+
+def _reading(limit: Limit, used: int, reset_ms: int) -> Reading:
+    return Reading(limit, used, max(0, limit.amount - used), reset_ms / 1000)
+
+
+def _parts(items: Sequence[ItemT]) -> list[Sequence[ItemT]]:
+    return [items[at : at + PART] for at in range(0, len(items), PART)]
