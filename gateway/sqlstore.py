@@ -47,10 +47,14 @@ class SqlStore:
 
     @classmethod
     def open_sqlite(cls, path: Path) -> "SqlStore":
-        """Opens the file and brings its schema up to date. Blocks: for the start. Raises StoreError."""
+        """Opens the file and brings its schema up to date. Blocks: for the start. Raises StoreError, or
+        StoreUnfit for a schema that this version does not know.
+        """
         try:
             return cls(sqlite_engine(path), migrated=True)
-        except (sa.exc.SQLAlchemyError, CommandError, OSError) as error:
+        except CommandError as error:
+            raise StoreUnfit(f"the store {path} was made by a later version") from error
+        except (sa.exc.SQLAlchemyError, OSError) as error:
             raise StoreError(f"the store {path} cannot be opened") from error
 
     @classmethod
@@ -220,7 +224,7 @@ class SqlStore:
         except (sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise _store_error(error, f"the store cannot be {done}") from error
         except CommandError as error:
-            raise StoreUnfit(f"the store's schema is not one that this version knows: {error}") from error
+            raise StoreUnfit("the store was made by a later version") from error
 
     async def _migrate_once(self) -> None:
         if self._migrated:

@@ -11,12 +11,7 @@ Times are seconds since the epoch, UTC; days are dates in the plans' time zone. 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    import gateway.sqlstore
-
-    SqlKeyStore = gateway.sqlstore.SqlStore
+from typing import Any, Protocol
 
 _NO_OVERRIDES: Mapping[str, int | str] = MappingProxyType({})
 
@@ -64,11 +59,6 @@ class KeyRecord:
     disabled_at: float | None = None
     revoked_at: float | None = None
     last_used_at: float | None = None
-
-    @property
-    def requests_per_minute(self) -> int | None:
-        value = self.overrides.get("requests_per_minute")
-        return value if isinstance(value, int) else None
 
     def __repr__(self) -> str:
         return f"KeyRecord(id={self.id!r}, tenant={self.tenant!r})"
@@ -192,14 +182,3 @@ class Store(Protocol):
         """Tokens per key over the days, both included."""
 
     async def close(self) -> None: ...
-
-
-KeyStore = Store
-
-
-def __getattr__(name: str) -> Any:
-    if name == "SqlKeyStore":
-        from gateway.sqlstore import SqlStore  # noqa: PLC0415 - sqlstore imports this module
-
-        return SqlStore
-    raise AttributeError(name)

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.sqlstore import SqlStore
-from gateway.store import StoreError
+from gateway.store import StoreError, StoreUnfit
 from tests.unit.gateway.test_store import BARE, add, key
 
 
@@ -103,7 +103,10 @@ async def test_a_schema_of_a_later_version_is_a_store_error(tmp_path: Path) -> N
     other = plain(tmp_path)
     other.execute("UPDATE alembic_version SET version_num = '9999'")
     other.close()
-    assert refused(tmp_path / "gateway.db")
+    path = tmp_path / "gateway.db"
+    with pytest.raises(StoreUnfit):
+        SqlStore.open_sqlite(path)
+    assert refused(path) == f"the store {path} was made by a later version"
 
 
 async def test_a_deleted_file_is_a_store_that_is_gone_and_one_put_back_is_there_again(

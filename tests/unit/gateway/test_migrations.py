@@ -121,7 +121,7 @@ async def test_up_and_down_and_up_again(engine: AsyncEngine) -> None:
     await run(engine, up("0001"), insert, up("head"), down("0001"), up("head"))
     store = SqlStore(engine, migrated=True)
     await store.note(at=1.0, actor="alice", action="reload", detail={})
-    assert [record.requests_per_minute for record in await store.all_keys()] == [7, None]
+    assert [dict(record.overrides) for record in await store.all_keys()] == [{"requests_per_minute": 7}, {}]
     assert await run(engine, down("base"), tables) == {"alembic_version"}
     await run(engine, up("head"))
     assert list(await store.all_keys()) == []
