@@ -19,7 +19,6 @@ h2 { border-bottom: 1px solid; margin-top: 2.5rem; }
 h3 code { font-size: 1.05rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid #8885; padding: .2rem .8rem .2rem 0; text-align: left; }
-details { margin: .5rem 0; }
 nav a { margin-right: 1rem; }
 """
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from ops import keys, secretfiles
@@ -104,6 +105,7 @@ class Gateway:
 
     url: str
     token_file: Path
+    public: str = ""
 
     def where(self) -> tuple[str, ...]:
         return ("keys", "--admin-url", self.url, "--admin-token-file", str(self.token_file))
@@ -137,8 +139,12 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
             deadline = time.monotonic() + 20
             while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
-            port = json.loads(ready.read_text())["admin"]
-            yield Gateway(f"http://127.0.0.1:{port}/", secrets / "admin_token")
+            ports = json.loads(ready.read_text())
+            yield Gateway(
+                f"http://127.0.0.1:{ports['admin']}/",
+                secrets / "admin_token",
+                f"http://127.0.0.1:{ports['public']}",
+            )
         finally:
             process.kill()
 
@@ -204,6 +210,36 @@ def test_a_keys_whole_life_in_a_real_gateway(shell: Shell, tmp_path: Path) -> No
     wrong = tmp_path / "wrong"
     wrong.write_text("w" * 40)
     assert "admin token" in Shell(Gateway(shell.gateway.url, wrong), shell.terminal).refusal("list")
+
+
+def test_a_refused_request_is_explained_and_what_was_done_about_it_lets_it_pass(shell: Shell) -> None:
+    """There is no engine: a request that passes every check is a 503."""
+    made = shell.json("create", "--name", "alice", "--requests-per-minute", "1")
+    (model,) = shell.json("show", made["id"])["effective"]["models"]
+
+    def ask(**headers: str) -> tuple[int, str]:
+        answer = httpx2.post(
+            f"{shell.gateway.public}/v1/chat/completions",
+            json={"model": model, "messages": [{"role": "user", "content": "hi"}]},
+            headers={"authorization": f"Bearer {made['key']}", **headers},
+        )
+        return answer.status_code, answer.headers["x-request-id"]
+
+    assert ask()[0] == 503
+    status, request_id = ask()
+    assert status == 429
+    found = shell.json("explain", request_id)
+    assert (found["code"], found["key_id"], found["plan"]) == ("rate_limit_exceeded", made["id"], "standard")
+    assert [(limit["used"], limit["asked"], limit["amount"]) for limit in found["limits"]] == [(1, 1, 1)]
+    advice = f'make keys ARGS="change {made["id"]} --requests-per-minute 2"'
+    assert any(advice in remedy for remedy in found["remedies"])
+    assert "Why:" in shell.run("explain", request_id)
+    shell.run("change", made["id"], "--requests-per-minute", "2")
+    assert ask()[0] == 503
+    shell.run("disable", made["id"])
+    status, request_id = ask()
+    assert status == 401
+    assert "nobody known" in shell.run("explain", request_id)
 
 
 def test_what_is_exported_is_imported_and_bad_files_change_nothing(shell: Shell, tmp_path: Path) -> None:
