@@ -9,6 +9,7 @@ import pytest
 from bench import systems
 from bench.load import Target
 from bench.systems import Cores, NotStarted, System
+from gateway.plans import LIMIT_NAMES, Plans
 
 BURN = "import time\nwhile time.process_time() < 0.2: pass\nprint(time.process_time(), flush=True); input()"
 
@@ -54,6 +55,12 @@ def test_settings_of_the_caller_do_not_reach_the_gateway(
     environ = systems.gateway_environment(tmp_path, 1234, tmp_path / "ready.json")
     assert "GATEWAY_LOG_LEVEL" not in environ
     assert environ["GATEWAY_DATA_DIR"] == str(tmp_path)
+
+
+def test_the_measured_plan_has_every_kind_of_limit(tmp_path: Path) -> None:
+    environ = systems.gateway_environment(tmp_path, 1234, tmp_path / "ready.json")
+    plans = Plans.load(Path(environ["GATEWAY_PLANS_FILE"]))
+    assert set(plans.plans[plans.default_plan].limits.amounts()) == set(LIMIT_NAMES)
 
 
 def test_a_process_that_does_not_start_says_why(tmp_path: Path) -> None:
