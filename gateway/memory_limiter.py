@@ -64,13 +64,14 @@ class Meter(Protocol):
 class Requests:
     """The last minute's requests, so that no 60 seconds ever hold more than the limit."""
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_taken", "_window")
 
-    def __init__(self) -> None:
+    def __init__(self, window: float) -> None:
+        self._window = window
         self._taken: deque[float] = deque()
 
     def used(self, now: float) -> int:
-        taken, start = self._taken, now - WINDOW_SECONDS
+        taken, start = self._taken, now - self._window
         while taken and taken[0] <= start:
             taken.popleft()
         return len(taken)
@@ -82,11 +83,11 @@ class Requests:
         pass
 
     def reset(self, now: float) -> float:
-        return self._taken[-1] + WINDOW_SECONDS - now if self._taken else 0.0
+        return self._taken[-1] + self._window - now if self._taken else 0.0
 
     def fits_in(self, amount: int, need: int, now: float) -> float:
         # A limit that was lowered leaves more in the window than it allows: enough of them must leave.
-        return self._taken[len(self._taken) - amount + need - 1] + WINDOW_SECONDS - now
+        return self._taken[len(self._taken) - amount + need - 1] + self._window - now
 
     def idle(self, now: float) -> bool:
         return not self.used(now)
@@ -95,14 +96,15 @@ class Requests:
 class Tokens:
     """The tokens of the requests that began in the last minute."""
 
-    __slots__ = ("_leases", "_sum")
+    __slots__ = ("_leases", "_sum", "_window")
 
-    def __init__(self) -> None:
+    def __init__(self, window: float) -> None:
+        self._window = window
         self._leases: deque[MemoryLease] = deque()
         self._sum = 0
 
     def used(self, now: float) -> int:
-        leases, start = self._leases, now - WINDOW_SECONDS
+        leases, start = self._leases, now - self._window
         while leases and leases[0].began <= start:
             lease = leases.popleft()
             lease.held = [pair for pair in lease.held if pair[0] is not self]
@@ -117,14 +119,14 @@ class Tokens:
         self._sum += more
 
     def reset(self, now: float) -> float:
-        return self._leases[-1].began + WINDOW_SECONDS - now if self._leases else 0.0
+        return self._leases[-1].began + self._window - now if self._leases else 0.0
 
     def fits_in(self, amount: int, need: int, now: float) -> float:
         excess = self._sum + need - amount
         for lease in self._leases:
             excess -= lease.tokens
             if excess <= 0:
-                return lease.began + WINDOW_SECONDS - now
+                return lease.began + self._window - now
         return math.inf
 
     def idle(self, now: float) -> bool:
@@ -208,8 +210,14 @@ class MemoryLimiter:
     """
 
     def __init__(
-        self, calendar: Calendar, *, monotonic: Callable[[], float], clock: Callable[[], float]
+        self,
+        calendar: Calendar,
+        *,
+        monotonic: Callable[[], float],
+        clock: Callable[[], float],
+        window: float = WINDOW_SECONDS,
     ) -> None:
+        self._window = window
         self._monotonic = monotonic
         self._clock = clock
         self._periods = {"tokens_per_day": calendar.day, "tokens_per_month": calendar.month}
@@ -298,7 +306,7 @@ class MemoryLimiter:
     def _expire(self, lease: MemoryLease) -> None:
         """A window that the lease has left takes no notice of it any more."""
         now = self._monotonic()
-        if lease.began <= now - WINDOW_SECONDS:
+        if lease.began <= now - self._window:
             for meter, _ in list(lease.held):
                 meter.used(now)
 
@@ -309,9 +317,9 @@ class MemoryLimiter:
     def _new_meter(self, limit: Limit) -> Meter:
         match limit.name:
             case "requests_per_minute":
-                return Requests()
+                return Requests(self._window)
             case "tokens_per_minute":
-                return Tokens()
+                return Tokens(self._window)
             case "parallel_requests":
                 return Places()
             case _:

@@ -1,15 +1,15 @@
 -- Limits of all gateways. All are checked, then all are charged: a script runs alone.
 --
 -- reserve: KEYS[1] the mark that quotas are seeded, KEYS[2..] one per limit
---   ARGV: "reserve", request id, tokens, at most, at least, milliseconds that a place is held without a heartbeat,
+--   ARGV: "reserve", window in ms, request id, tokens, at most, at least, milliseconds that a place is held without a heartbeat,
 --         then for each limit: kind (r t p q), amount, shadow (0 1), when a quota ends (ms since the epoch)
 --   gives: status (0 refused, 1 granted, 2 near, 3 not seeded), then for each limit:
 --         used before, ms until nothing is used, ms until it fits (-1: never), 0 fits 1 does not 2 near
--- settle: KEYS one per limit; ARGV: "settle", request id, reserved, used, then for each limit its kind
--- beat: KEYS places; ARGV: "beat", milliseconds to hold, then for each place the request's id
--- seed: KEYS quotas, then the mark; ARGV: "seed", then for each quota the least that it holds and when it ends
+-- settle: KEYS one per limit; ARGV: "settle", window, request id, reserved, used, then for each limit its kind
+-- beat: KEYS places; ARGV: "beat", window, milliseconds to hold, then for each place the request's id
+-- seed: KEYS quotas, then the mark; ARGV: "seed", window, then for each quota the least that it holds and when it ends
 
-local WINDOW = 60000
+local WINDOW = tonumber(ARGV[2])
 local clock = redis.call("TIME")
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
@@ -91,11 +91,11 @@ end
 
 local function reserve()
     if redis.call("EXISTS", KEYS[1]) == 0 then return {3} end
-    local id, tokens, most, least = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-    local hold = tonumber(ARGV[6])
+    local id, tokens, most, least = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+    local hold = tonumber(ARGV[7])
     local refused, near, answer = false, false, {0}
     for i = 2, #KEYS do
-        local at = 7 + (i - 2) * 4
+        local at = 8 + (i - 2) * 4
         local kind, amount = ARGV[at], tonumber(ARGV[at + 1])
         local shadow, ends = ARGV[at + 2] == "1", tonumber(ARGV[at + 3])
         local counts_tokens = kind == "t" or kind == "q"
@@ -127,7 +127,7 @@ local function reserve()
         return answer
     end
     for i = 2, #KEYS do
-        local at = 7 + (i - 2) * 4
+        local at = 8 + (i - 2) * 4
         charge(ARGV[at], KEYS[i], id, tokens, tonumber(ARGV[at + 3]), hold)
     end
     answer[1] = 1
@@ -135,9 +135,9 @@ local function reserve()
 end
 
 local function settle()
-    local id, more = ARGV[2], string.format("%.0f", ARGV[4] - ARGV[3])
+    local id, more = ARGV[3], string.format("%.0f", ARGV[5] - ARGV[4])
     for i, key in ipairs(KEYS) do
-        local kind = ARGV[4 + i]
+        local kind = ARGV[5 + i]
         if kind == "p" then
             redis.call("ZREM", key, id)
         elseif kind == "q" then
@@ -152,9 +152,9 @@ local function settle()
 end
 
 local function beat()
-    local hold = tonumber(ARGV[2])
+    local hold = tonumber(ARGV[3])
     for i, key in ipairs(KEYS) do
-        redis.call("ZADD", key, "XX", now + hold, ARGV[2 + i])
+        redis.call("ZADD", key, "XX", now + hold, ARGV[3 + i])
         redis.call("PEXPIRE", key, hold)
     end
     return {1}
@@ -162,7 +162,7 @@ end
 
 local function seed()
     for i = 1, #KEYS - 1 do
-        local least, ends = tonumber(ARGV[2 * i]), tonumber(ARGV[2 * i + 1])
+        local least, ends = tonumber(ARGV[2 * i + 1]), tonumber(ARGV[2 * i + 2])
         if ends > now and (tonumber(redis.call("GET", KEYS[i])) or 0) < least then
             redis.call("SET", KEYS[i], string.format("%.0f", least))
             redis.call("PEXPIREAT", KEYS[i], ends)

@@ -13,6 +13,7 @@ from valkey.asyncio import BlockingConnectionPool, Valkey
 from valkey.exceptions import ValkeyError
 
 from gateway.limits import (
+    WINDOW_SECONDS,
     Ask,
     Calendar,
     Decision,
@@ -86,7 +87,11 @@ class ValkeyLimiter:
         monotonic: Callable[[], float],
         clock: Callable[[], float],
         log: FilteringBoundLogger,
+        window: float = WINDOW_SECONDS,
+        hold: float = HOLD_SECONDS,
     ) -> None:
+        self._window_ms = int(window * 1000)
+        self._hold_ms = int(hold * 1000)
         self._client = client
         self._script = client.register_script((Path(__file__).with_suffix(".lua")).read_text("utf-8"))
         self._periods = {"tokens_per_day": calendar.day, "tokens_per_month": calendar.month}
@@ -94,7 +99,7 @@ class ValkeyLimiter:
         self._monotonic = monotonic
         self._clock = clock
         self._log = log
-        self._local = MemoryLimiter(calendar, monotonic=monotonic, clock=clock)
+        self._local = MemoryLimiter(calendar, monotonic=monotonic, clock=clock, window=window)
         self._held: dict[ValkeyLease, None] = {}
         self._owed: deque[tuple[ValkeyLease, int]] = deque(maxlen=MOST_OWED)
         self._deliveries: set[asyncio.Task[None]] = set()
@@ -182,7 +187,10 @@ class ValkeyLimiter:
         readings, refused, shadowed = [], [], []
         for limit, (used, reset, wait, verdict) in zip(limits, _rows(answer), strict=True):
             need = ask.tokens if limit.of_tokens else 1
-            readings.append(_reading(limit, used + need if granted else used, reset))
+            if granted:
+                readings.append(_reading(limit, used + need, max(reset, self._own_reset(limit))))
+            else:
+                readings.append(_reading(limit, used, reset))
             if verdict == _FITS:
                 continue
             retry = math.inf if wait < 0 else wait / 1000
@@ -207,14 +215,8 @@ class ValkeyLimiter:
 
     async def _run_reserve(self, request_id: str, slots: Sequence[_Slot], ask: Ask) -> list[int]:
         keys = [SEEDED, *(slot.key for slot in slots)]
-        arguments: list[Any] = [
-            "reserve",
-            request_id,
-            ask.tokens,
-            ask.at_most,
-            ask.at_least,
-            int(HOLD_SECONDS * 1000),
-        ]
+        arguments: list[Any] = ["reserve", self._window_ms, request_id]
+        arguments += [ask.tokens, ask.at_most, ask.at_least, self._hold_ms]
         for slot in slots:
             arguments += slot.arguments
         answer: list[int] = await self._script(keys=keys, args=arguments)
@@ -222,6 +224,10 @@ class ValkeyLimiter:
             await self._seed()
             answer = await self._script(keys=keys, args=arguments)
         return answer
+
+    def _own_reset(self, limit: Limit) -> int:
+        """What a request that begins now adds to a window, in milliseconds."""
+        return self._window_ms if _KINDS[limit.name] in "rt" else 0
 
     def _slot(self, limit: Limit) -> _Slot:
         kind, key, ends = _KINDS[limit.name], PREFIX + limit.key, 0
@@ -253,7 +259,14 @@ class ValkeyLimiter:
         delivery.add_done_callback(self._deliveries.discard)
 
     async def _deliver(self, lease: ValkeyLease, reserved: int) -> None:
-        arguments: list[Any] = ["settle", lease.request_id, reserved, lease.tokens, *lease.kinds]
+        arguments: list[Any] = [
+            "settle",
+            self._window_ms,
+            lease.request_id,
+            reserved,
+            lease.tokens,
+            *lease.kinds,
+        ]
         try:
             if self._monotonic() < self._paused_until:
                 raise TimeoutError
@@ -288,7 +301,12 @@ class ValkeyLimiter:
             if kind == "p"
         ]
         for part in _parts(places):
-            arguments: list[Any] = ["beat", int(HOLD_SECONDS * 1000), *(request_id for _, request_id in part)]
+            arguments: list[Any] = [
+                "beat",
+                self._window_ms,
+                self._hold_ms,
+                *(request_id for _, request_id in part),
+            ]
             await self._script(keys=[key for key, _ in part], args=arguments)
 
     async def _seed(self) -> None:
@@ -303,7 +321,7 @@ class ValkeyLimiter:
                     f"{PREFIX}{limit_key(total.name, total.scope, total.subject)}:{total.period}"
                     for total in part
                 ]
-                arguments: list[Any] = ["seed"]
+                arguments: list[Any] = ["seed", self._window_ms]
                 for total in part:
                     ends = self._periods[total.name](self._clock()).end
                     arguments += [total.tokens, int(ends * 1000)]
