@@ -95,7 +95,6 @@ class TestResponses:
         "fields",
         [
             {"previous_response_id": "resp_1"},
-            {"store": True},
             {"background": True},
             {"conversation": "conv_1"},
         ],
@@ -186,8 +185,8 @@ class TestMessages:
         reply = httpx2.post(
             f"{subject.gateway.url}/v1/messages", json=body, headers=subject.bearer(), timeout=30
         )
-        events = [json.loads(event.partition("data: ")[2]) for event in reply.text.split("\n\n") if event]
-        usage = events[-2]["usage"] if stream else reply.json()["usage"]
+        told = json.loads(reply.text.split("\n\n")[-3].partition("data: ")[2]) if stream else reply.json()
+        usage = told["usage"]
         assert logged(subject, reply) == (usage["input_tokens"], usage["output_tokens"])
 
 

@@ -25,10 +25,13 @@ def settings(model: str) -> dict[str, str]:
 
 
 def plan(output_cap: int) -> dict[str, dict[str, object]]:
-    """The standard plan of the same gateways: a cap, and no limit that the tests could meet."""
+    """The standard plan of the same gateways: a cap, no limit that the tests could meet, and answers that go
+    on to the cap where a test asks for that.
+    """
     return {
         "limits": {"requests_per_minute": 100_000},
         "output": {"cap": output_cap, "default": DEFAULT_TOKENS, "over_cap": "clamp"},
+        "parameters": {"ignore_eos": True},
     }
 
 
