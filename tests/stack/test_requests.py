@@ -14,6 +14,7 @@ import httpx2
 import openai
 import pytest
 
+from gateway import keys
 from tests.stack.stack import Stack, until
 
 MODEL = "qwen2.5-14b-instruct-awq"
@@ -81,7 +82,7 @@ def test_the_models_are_listed(sdk: openai.OpenAI) -> None:
 
 def test_a_key_that_does_not_exist_is_an_authentication_error(stack: Stack, trust: ssl.SSLContext) -> None:
     with (
-        client(stack, trust, "sk-gh-nobody") as stranger,
+        client(stack, trust, keys.generate()) as stranger,
         pytest.raises(openai.AuthenticationError) as refused,
     ):
         stranger.models.list()
