@@ -237,8 +237,7 @@ def export(
     """Write all keys as JSON lines, for `import` elsewhere. No secrets: digests only."""
     desk: Desk = context.obj
     records = desk.admin.export()
-    lines = [json.dumps({name: value for name, value in r.items() if value is not None}) for r in records]
-    text = "".join(f"{line}\n" for line in lines)
+    text = "".join(f"{json.dumps(_exported(record))}\n" for record in records)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -247,6 +246,12 @@ def export(
         f"{len(records)} keys, without secrets: digests, of use only with the same secrets/key_pepper, which "
         "has to move with them"
     )
+
+
+def _exported(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set, beginning with what a reader looks for."""
+    first = {name: record[name] for name in ("id", "name", "tenant")}
+    return first | {name: value for name, value in record.items() if value is not None}
 
 
 def _words(text: str | None) -> list[str] | None:

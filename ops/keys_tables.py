@@ -1,6 +1,6 @@
 """What `make keys` prints for people, made for 80 columns. `--json` has everything."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -100,10 +100,23 @@ def usage(report: Json) -> Table:
 def audit(entries: Sequence[Json]) -> Table:
     table = _table("when (UTC)", "who", "did", "key", "what")
     for entry in entries:
-        detail = ", ".join(f"{name}={value}" for name, value in (entry.get("detail") or {}).items())
+        detail = ", ".join(_detail(entry.get("detail") or {}))
         cells = (minute(entry["at"]), entry["actor"], entry["action"], entry.get("key_id") or "-", detail)
         table.add_row(*_cells(*cells))
     return table
+
+
+def _detail(values: Json) -> Iterator[str]:
+    """New values, for people: moments as such, a key's own values each, peppers' names not at all."""
+    for name, value in values.items():
+        if name == "overrides":
+            yield from _detail(value)
+            continue
+        if name.endswith("pepper_id"):
+            continue
+        is_moment = name.endswith(("_at", "_until")) and isinstance(value, int | float)
+        said = minute(datetime.fromtimestamp(value, UTC).isoformat()) if is_moment else value
+        yield f"{name}={'-' if said is None else said}"
 
 
 def plans(view: Json) -> Table:
@@ -119,7 +132,7 @@ def plans(view: Json) -> Table:
 
 
 def print_explanation(console: Console, found: Json) -> None:
-    """Why a request was refused, and what would let it pass, in lines that wrap."""
+    """Why a request was refused, and what would let it pass: whole lines, since commands are copied."""
     who = "nobody known"
     if found.get("key_id"):
         who = f"key {found['key_id']} of tenant {found['tenant']}, plan {found.get('plan') or '-'}"
@@ -132,7 +145,7 @@ def print_explanation(console: Console, found: Json) -> None:
         *("", "What would let it pass:", *(f"  - {line}" for line in found["remedies"])),
     ]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=not line.startswith("  -"))
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def coloured(state: str) -> str:

@@ -228,14 +228,15 @@ def test_a_file_that_is_none_asks_nothing_of_the_gateway(
 def test_an_export_is_json_lines_and_says_that_it_has_no_secrets(
     admin: FakeAdmin, terminal: Terminal, tmp_path: Path
 ) -> None:
-    record = {"id": "abcdefghij", "name": "alice", "digest": "ab" * 32, "plan": None}
+    record = {"plan": None, "digest": "ab" * 32, "tenant": "web", "name": "alice", "id": "abcdefghij"}
     admin.on("GET /admin/keys/export", said(200, {"keys": [record], "next": "abcdefghij"}))
     admin.on("GET /admin/keys/export?after=abcdefghij", said(200, {"keys": [record], "next": None}))
     code, out, errors = terminal.run("keys", "export")
     assert code == 0
     assert [json.loads(line) for line in out.splitlines()] == [
-        {"id": "abcdefghij", "name": "alice", "digest": "ab" * 32}
+        {"id": "abcdefghij", "name": "alice", "tenant": "web", "digest": "ab" * 32}
     ] * 2
+    assert out.startswith('{"id": "abcdefghij", "name": "alice", "tenant": "web", ')
     assert errors.startswith("2 keys, without secrets: digests")
     file = tmp_path / "out.jsonl"
     assert terminal.run("keys", "export", "--out", str(file))[:2] == (0, "")

@@ -230,12 +230,30 @@ def test_the_audit_log_is_shown_newest_first_with_the_way_to_older_ones(
         "action": "change",
         "key_id": "abcdefghij",
         "tenant": "web",
-        "detail": {"plan": "wide"},
+        "detail": {
+            "plan": "wide",
+            "scopes": None,
+            "expires_at": 1_800_000_000.5,
+            "previous_pepper_id": "aabbccddeeff",
+            "overrides": {"priority": 3},
+        },
     }
     admin.on("GET /admin/audit?limit=50", said(200, {"entries": [entry], "next": 7}))
     out = shown(screen, "audit")
-    for text in ("2026-12-01 01:02", "alice", "change", "abcdefghij", "plan=wide", "--before 7"):
+    for text in (
+        "2026-12-01 01:02",
+        "alice",
+        "change",
+        "abcdefghij",
+        "plan=wide",
+        "priority=3",
+        "--before 7",
+    ):
         assert text in out
+    words = out.split()
+    assert "expires_at=2027-01-15" in words
+    assert "scopes=-," in words
+    assert "aabbccddeeff" not in out
     page = {"entries": [entry], "next": None}
     admin.on("GET /admin/audit?limit=1&before=7&key_id=abcdefghij", said(200, page))
     typed = ("audit", "--limit", "1", "--before", "7", "--key", "abcdefghij")
