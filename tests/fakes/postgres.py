@@ -14,7 +14,8 @@ from pathlib import Path
 NOBODY = 65534
 START_SECONDS = 30.0
 USER = "gatehouse"
-PASSWORD = "a password with / and @ in it"
+# What a URL would need to escape: the password never stands in one.
+PASSWORD = "q7/N@x:2%Zk+40fYc-81uWd=9e?Rb#LsT6"
 
 
 class PostgresServer:
