@@ -174,8 +174,9 @@ class ValkeyLimiter:
     async def run(self, totals: Totals) -> None:
         self._totals = totals
         while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS if self.problem is None else PAUSE_SECONDS)
             await self._tend()
+            well = self.problem is None and not self._must_seed
+            await asyncio.sleep(HEARTBEAT_SECONDS if well else PAUSE_SECONDS)
 
     async def close(self) -> None:
         await self._client.aclose()
