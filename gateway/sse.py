@@ -64,7 +64,7 @@ class EventTooLarge(Exception):
 
 class EventStream:
     """One reply's events. After each `feed`, `error`, `usage`, `finished` and `finish_reason` say what has
-    been seen; `events` counts them, so that a stream that is abandoned has a measure.
+    been seen; `events` counts those that passed, so that a stream that is abandoned has a measure.
     """
 
     def __init__(
@@ -108,8 +108,9 @@ class EventStream:
         """Notes what an event says; False if it is not for the client."""
         if self.over:
             return False
-        self.events += 1
-        return self._read_named(event) if self._form.ends else self._read_chunk(event)
+        passes = self._read_named(event) if self._form.ends else self._read_chunk(event)
+        self.events += passes
+        return passes
 
     def _read_chunk(self, event: bytes) -> bool:
         """An event of chat or completions."""
