@@ -11,6 +11,7 @@ from gateway.accounts import Accounts
 from gateway.admin import create_admin_app
 from gateway.authentication import Authenticator
 from gateway.body import BodyBudget
+from gateway.deadlines import Deadlines
 from gateway.endpoints import Routes
 from gateway.estimate import Estimator
 from gateway.failed_logins import FailedLogins
@@ -54,6 +55,7 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
     metrics.read_at_scrape(directory, pool, budget, ledger, limiter, plans)
     health = Health(directory, pool, ledger, limiter, plans)
     refusals = RefusalLog()
+    deadlines = Deadlines()
     public = PublicApp(
         settings=configuration.settings,
         routes=Routes(configuration.settings.optional_routes),
@@ -68,7 +70,8 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
         ),
         selfservice=SelfService(limiter, ledger, outside.calendar, outside.clock),
         budget=budget,
-        relay=Relay(pool, outside.transport, _timeouts(configuration)),
+        deadlines=deadlines,
+        relay=Relay(pool, outside.transport, _timeouts(configuration), deadlines),
         health=health,
         metrics=metrics,
         refusals=refusals,

@@ -1,11 +1,11 @@
 """Reading a request's body: capped on the bytes as they arrive, and bounded over all requests."""
 
-import asyncio
 from types import TracebackType
 from typing import Self
 
 from starlette.types import Receive
 
+from gateway.deadlines import Deadlines
 from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout, UnsupportedEncoding
 
 
@@ -35,8 +35,9 @@ class BodyBudget:
 class HeldBody:
     """A request's body, held against the budget until the `with` block ends."""
 
-    def __init__(self, budget: BodyBudget, *, max_bytes: int, timeout: float) -> None:
+    def __init__(self, budget: BodyBudget, deadlines: Deadlines, *, max_bytes: int, timeout: float) -> None:
         self._budget = budget
+        self._deadlines = deadlines
         self._max_bytes = max_bytes
         self._timeout = timeout
         self._held = 0
@@ -58,7 +59,7 @@ class HeldBody:
         if declared is not None and int(declared) > self._max_bytes:
             raise self._too_large()
         try:
-            async with asyncio.timeout(self._timeout):
+            with self._deadlines.within(self._timeout):
                 return await self._collect(receive)
         except TimeoutError:
             raise RequestTimeout(f"The body did not arrive within {self._timeout:g} seconds.") from None

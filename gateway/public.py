@@ -16,6 +16,7 @@ from gateway.accesslog import AccessLog
 from gateway.accounts import Accounts
 from gateway.authentication import Authenticator
 from gateway.body import BodyBudget, ClientGone, HeldBody
+from gateway.deadlines import Deadlines
 from gateway.endpoints import Endpoint, Kind, Routes
 from gateway.errors import GatewayError, ScopeMissing
 from gateway.exchange import Exchange
@@ -44,6 +45,7 @@ class PublicApp:
     accounts: Accounts
     selfservice: SelfService
     budget: BodyBudget
+    deadlines: Deadlines
     relay: Relay
     health: Health
     metrics: Metrics
@@ -138,7 +140,9 @@ class PublicApp:
         answer: Answer,
     ) -> None:
         settings = self.settings
-        with HeldBody(self.budget, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout) as held:
+        with HeldBody(
+            self.budget, self.deadlines, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout
+        ) as held:
             raw = await held.read(exchange.headers, receive)
             exchange.bytes_in = len(raw)
             allowed = policy.decide(endpoint, raw, principal.rules)

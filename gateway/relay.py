@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import Message, Send
 
 from gateway import engine_errors
+from gateway.deadlines import Deadline, Deadlines
 from gateway.endpoints import Endpoint
 from gateway.errors import ContextLengthExceeded, EngineFailed, EngineTimeout, GatewayError, Headers
 from gateway.exchange import Exchange
@@ -73,10 +74,11 @@ class Answer:
 class Relay:
     """Carries one request to an engine and its reply back."""
 
-    def __init__(self, pool: Pool, transport: Transport, timeouts: Timeouts) -> None:
+    def __init__(self, pool: Pool, transport: Transport, timeouts: Timeouts, deadlines: Deadlines) -> None:
         self._pool = pool
         self._transport = transport
         self._timeouts = timeouts
+        self._deadlines = deadlines
 
     async def carry(self, exchange: Exchange, endpoint: Endpoint, allowed: Allowed, answer: Answer) -> None:
         """Returns when the client has the whole answer. Raises a GatewayError while nothing has been sent;
@@ -85,13 +87,14 @@ class Relay:
         with self._pool.pick() as slot:
             exchange.upstream = slot.upstream.name
             headers = slot.headers | {"X-Request-Id": exchange.request_id}
-            end = asyncio.get_running_loop().time() + self._timeouts.total
+            now = self._deadlines.now
+            end = now() + self._timeouts.total
             try:
                 first_byte = min(self._timeouts.first_byte, self._timeouts.total)
-                async with asyncio.timeout(first_byte) as limit:
+                with self._deadlines.within(first_byte) as deadline:
                     reply = await self._transport.post(slot.upstream, endpoint.path, allowed.body, headers)
                     try:
-                        patience = Patience(limit, self._timeouts.idle, end)
+                        patience = Patience(deadline, now, self._timeouts.idle, end)
                         await self._answer(exchange, endpoint, allowed, reply, answer, patience)
                     finally:
                         reply.close()
@@ -129,25 +132,16 @@ class Relay:
 
 
 class Patience:
-    """The one timer of a reply: each chunk allows the next its idle time, within the total.
+    """A reply's deadline: each chunk allows the next its idle time, within the total."""
 
-    Moving the timer costs more than looking at a chunk, so it is moved at most once per `slack`: an engine
-    that falls silent is given up between `idle` and `idle` + `slack` seconds later.
-    """
-
-    def __init__(self, limit: asyncio.Timeout, idle: float, end: float) -> None:
-        self._limit = limit
+    def __init__(self, deadline: Deadline, now: Callable[[], float], idle: float, end: float) -> None:
+        self._deadline = deadline
+        self._now = now
         self._idle = idle
-        self._slack = min(1.0, idle / 8)
         self._end = end
-        self._now = asyncio.get_running_loop().time
-        self._renewed = -math.inf
 
     def renew(self) -> None:
-        now = self._now()
-        if now - self._renewed >= self._slack:
-            self._renewed = now
-            self._limit.reschedule(min(now + self._idle + self._slack, self._end))
+        self._deadline.move(min(self._now() + self._idle, self._end))
 
 
 async def _relay_events(

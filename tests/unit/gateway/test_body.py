@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from gateway.body import BodyBudget, ClientGone, HeldBody
+from gateway.deadlines import Deadlines
 from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout, UnsupportedEncoding
 from tests.fakes.asgi import DISCONNECT, Client, body
 
@@ -21,13 +22,13 @@ async def read(
     max_bytes: int = 100,
     timeout: float = 5,
 ) -> bytes:
-    with HeldBody(budget or BodyBudget(1000), max_bytes=max_bytes, timeout=timeout) as held:
+    with HeldBody(budget or BodyBudget(1000), Deadlines(), max_bytes=max_bytes, timeout=timeout) as held:
         return await held.read(headers or {}, Client(messages).receive)
 
 
 async def test_a_body_is_held_until_the_block_ends() -> None:
     budget = BodyBudget(1000)
-    with HeldBody(budget, max_bytes=100, timeout=5) as held:
+    with HeldBody(budget, Deadlines(), max_bytes=100, timeout=5) as held:
         assert await held.read({}, Client(body(b"ab", b"", b"cde")).receive) == b"abcde"
         assert budget.held == 5
     assert budget.held == 0
@@ -75,7 +76,7 @@ async def test_a_body_that_says_it_is_not_compressed_is_read(encoding: bytes) ->
 
 async def test_all_bodies_together_are_bounded_and_a_refused_one_takes_nothing() -> None:
     budget = BodyBudget(10)
-    with HeldBody(budget, max_bytes=100, timeout=5) as held:
+    with HeldBody(budget, Deadlines(), max_bytes=100, timeout=5) as held:
         await held.read({}, Client(body(b"x" * 8)).receive)
         with pytest.raises(Overloaded) as refused:
             await read(body(b"x", b"xx"), budget=budget)
@@ -110,7 +111,7 @@ async def test_what_is_held_is_given_back_after_a_fault(fault: Callable[[], Base
     budget = BodyBudget(1000)
 
     async def use() -> None:
-        with HeldBody(budget, max_bytes=100, timeout=5) as held:
+        with HeldBody(budget, Deadlines(), max_bytes=100, timeout=5) as held:
             await held.read({}, Client(body(b"abc")).receive)
             raise fault()
 

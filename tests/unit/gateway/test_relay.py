@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import HttpUrl
 
+from gateway.deadlines import Deadlines
 from gateway.endpoints import ENDPOINTS
 from gateway.errors import (
     ContextLengthExceeded,
@@ -72,7 +73,7 @@ async def ride(
     allowed = Allowed(b"{}", "served", stream=stream, hide_usage=hide_usage, max_tokens=None)
     result = Ride(scripted, client, exchange, transport, slot)
     try:
-        await Relay(Pool([slot], transport), transport, timeouts).carry(
+        await Relay(Pool([slot], transport), transport, timeouts, Deadlines()).carry(
             exchange, endpoint, allowed, Answer(exchange, client.send)
         )
     except (GatewayError, BrokenAnswer) as error:
@@ -329,14 +330,14 @@ def test_no_wait_for_the_first_byte_outlasts_the_total() -> None:
 
 def test_silence_after_the_first_event_ends_the_stream_with_an_error_event() -> None:
     first, mark, rest = STREAM.partition(b"\n\n")
-    done = run(ride(events(first + mark, 62.0, rest), timeouts=LIMITS))
+    done = run(ride(events(first + mark, 60.1, rest), timeouts=LIMITS))
     assert last_event(done.client.body)["code"] == "engine_timeout"
     assert done.client.body.startswith(first + mark)
     assert done.exchange.refused_by == "engine_timeout"
     assert done.reply.closed == 1
 
 
-@given(gaps=st.lists(st.floats(0, 60), min_size=1, max_size=20))
+@given(gaps=st.lists(st.floats(0, 59.9), min_size=1, max_size=20))
 def test_each_chunk_allows_the_next_its_whole_idle_time(gaps: list[float]) -> None:
     steps: list[Step] = [b": here\n\n"]
     for gap in gaps:
@@ -346,9 +347,9 @@ def test_each_chunk_allows_the_next_its_whole_idle_time(gaps: list[float]) -> No
 
 
 def test_an_answer_that_is_no_stream_has_the_same_timeouts() -> None:
-    late = run(ride(ScriptedReply([WHOLE[:5], 62.0, WHOLE[5:]]), stream=False, timeouts=LIMITS))
+    late = run(ride(ScriptedReply([WHOLE[:5], 60.1, WHOLE[5:]]), stream=False, timeouts=LIMITS))
     assert isinstance(late.error, EngineTimeout)
-    slow = run(ride(ScriptedReply([WHOLE[:5], 60.0, WHOLE[5:]]), stream=False, timeouts=LIMITS))
+    slow = run(ride(ScriptedReply([WHOLE[:5], 59.9, WHOLE[5:]]), stream=False, timeouts=LIMITS))
     assert slow.client.body == WHOLE
 
 
