@@ -1,5 +1,6 @@
 """The admin API's refusals, in the same shape as everywhere."""
 
+import re
 import secrets
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ from gateway.errors import (
 from gateway.store import Duplicate, Stale, StoreError
 
 RETRY_SECONDS = 5
+_UNKNOWN = re.compile(r"(\S+) is not known here;")
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -49,6 +51,10 @@ async def _invalid(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = _place(first["type"], first["loc"])
     problem = first["msg"].removeprefix("Value error, ")
+    if unknown := _UNKNOWN.match(problem):
+        # A check of the whole object: the field is in its words alone.
+        param = f"{where}.{unknown[1]}" if where else unknown[1]
+        return answer(InvalidRequest(f"{where}: {problem}" if where else problem, param=param))
     return answer(InvalidRequest(f"{where or 'body'}: {problem}", param=where or None))
 
 

@@ -117,9 +117,8 @@ async def test_a_wrong_request_is_refused_by_field_in_openais_shape_and_changes_
 
 async def test_a_misspelt_field_is_told_what_it_was_meant_to_be(admin: Administration) -> None:
     status, answer = await admin.ask("POST", "/admin/keys", {"name": "x", "expire_at": FUTURE})
-    assert status == 400
-    assert "did you mean expires_at?" in answer["error"]["message"]
-    assert "Value error" not in answer["error"]["message"]
+    assert (status, answer["error"]["param"]) == (400, "expire_at")
+    assert answer["error"]["message"] == "expire_at is not known here; did you mean expires_at?"
 
 
 async def test_the_list_can_be_filtered(admin: Administration) -> None:
@@ -395,6 +394,7 @@ class TestImport:
             ({"name": "x", "plan": "gold"}, "keys.1.plan"),
             ({"name": "x", "expires_at": "2020-01-01T00:00:00Z"}, "keys.1.expires_at"),
             ({"name": "x", "digest": "ab"}, "keys.1.id"),
+            ({"name": "x", "colour": "red"}, "keys.1.colour"),
             (7, "keys.1"),
         ],
     )
@@ -404,7 +404,7 @@ class TestImport:
         content = {"keys": [{"name": "good"}, bad]}
         status, answer = await admin.ask("POST", "/admin/keys/import", content)
         assert (status, answer["error"]["param"]) == (400, param)
-        assert answer["error"]["message"].startswith(f"{param}: ")
+        assert answer["error"]["message"].startswith("keys.1")
         assert admin.store.records == {}
 
     @pytest.mark.parametrize("keys", [[], [{"name": "x"}] * 1001])
