@@ -20,7 +20,7 @@ down: ## stop the stack; data and models stay
 logs: ## follow the stack's logs
 status: ## show what runs, and how it is
 model: ## fetch the model that .env selects, once, resumable and verified
-keys: ## create, list and revoke API keys: make keys ARGS="create --name alice"
+keys: ## make, change, rotate and end API keys, show their use: make keys ARGS="create --name alice"
 ca: ## write the certificate authority that clients of this host must trust
 $(OPS):
 	@scripts/env.sh ops

@@ -53,11 +53,14 @@ class ExecTransport:
 
 
 class HttpTransport:
-    """Straight to an admin API at `url`, with the token in `token_file`: for a gateway outside Docker."""
+    """Straight to an admin API at `url`, with the token in `token_file`: for a gateway outside Docker.
+    `timeout` in seconds.
+    """
 
-    def __init__(self, url: str, token_file: Path, actor: str) -> None:
+    def __init__(self, url: str, token_file: Path, actor: str, *, timeout: float = TIMEOUT_SECONDS) -> None:
         self._url = url.rstrip("/")
         self._actor = actor
+        self._timeout = timeout
         try:
             self._token = token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -72,12 +75,12 @@ class HttpTransport:
         }
         try:
             answer = httpx2.request(
-                method, self._url + path, json=body, headers=headers, timeout=TIMEOUT_SECONDS
+                method, self._url + path, json=body, headers=headers, timeout=self._timeout
             )
             return Answer(answer.status_code, answer.json())
         except httpx2.ReadTimeout:
             raise OpsError(
-                f"The gateway at {self._url} did not answer in {TIMEOUT_SECONDS} s; what was asked may have "
+                f"The gateway at {self._url} did not answer in {self._timeout:g} s; what was asked may have "
                 "been done.",
                 "Look before you try again.",
             ) from None

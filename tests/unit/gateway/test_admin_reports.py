@@ -201,6 +201,10 @@ class TestPlans:
         entry = admin.store.audit[-1]
         assert (entry.actor, entry.action, entry.key_id) == ("alice", "plans_reload", None)
 
+    async def test_a_file_that_is_the_same_is_no_change(self, admin: Administration) -> None:
+        assert (await admin.ask("POST", "/admin/plans/reload"))[0] == 200
+        assert admin.store.audit == []
+
     async def test_a_bad_file_changes_nothing_and_says_where_it_is_bad(self, admin: Administration) -> None:
         admin.write_plans({**PLANS, "default_plan": "gold"})
         status, answer = await admin.ask("POST", "/admin/plans/reload")

@@ -179,9 +179,11 @@ def test_imported_keys_are_printed_once_as_csv(admin: FakeAdmin, terminal: Termi
         [MADE["id"], MADE["name"], MADE["tenant"], MADE["key"]],
     ]
     assert errors == "1 new keys, shown this once\ntook over 1 keys\n"
-    assert admin.bodies() == [
-        {"keys": [{"name": "alice", "tenant": "web"}, {"name": "bob", "tenant": "web"}], "dry_run": False}
-    ]
+    assert json.loads(terminal.run("keys", "import", str(file), "--json")[1])["keys"] == [MADE, taken]
+    assert admin.bodies()[0] == {
+        "keys": [{"name": "alice", "tenant": "web"}, {"name": "bob", "tenant": "web"}],
+        "dry_run": False,
+    }
 
 
 def test_a_dry_run_says_what_it_did_not_do(admin: FakeAdmin, terminal: Terminal, tmp_path: Path) -> None:

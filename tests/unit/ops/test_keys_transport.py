@@ -1,6 +1,7 @@
 """The two ways to the admin API: what is sent, and what each failure is called."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,6 +114,14 @@ def test_straight_the_token_and_who_asks_go_along(token: Path) -> None:
 def test_what_is_no_admin_api_is_named(token: Path) -> None:
     with listening(b"<html>") as server, pytest.raises(OpsError, match="not a gateway's admin API"):
         HttpTransport(server.url, token, "me").call("GET", "/admin/keys")
+
+
+def test_a_gateway_that_takes_too_long_may_have_done_it(token: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        transport = HttpTransport(f"http://127.0.0.1:{silent.getsockname()[1]}", token, "me", timeout=0.1)
+        with pytest.raises(OpsError, match="may have been done") as caught:
+            transport.call("POST", "/admin/keys", {"name": "alice"})
+    assert "0.1 s" in caught.value.message
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nowhere", "http://[::1", "ftp://127.0.0.1"])
