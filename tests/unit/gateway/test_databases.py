@@ -130,6 +130,17 @@ async def test_a_deleted_file_is_a_store_that_is_gone_and_one_put_back_is_there_
     assert list(await sqlite.changed_since(0.0)) == [BARE]
 
 
+async def test_a_file_that_is_replaced_is_the_one_that_is_used(sqlite: SqlStore, tmp_path: Path) -> None:
+    await add(sqlite, BARE)
+    other = SqlStore.open_sqlite(tmp_path / "other.db")
+    await add(other, key("bbbbbbbbbb"))
+    await other.close()
+    for left in ("gateway.db-wal", "gateway.db-shm"):
+        (tmp_path / left).unlink(missing_ok=True)
+    (tmp_path / "other.db").rename(tmp_path / "gateway.db")
+    assert list(await sqlite.all_keys()) == [key("bbbbbbbbbb")]
+
+
 def test_a_migration_that_breaks_off_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     """A name that the newest migration wants is taken: it fails half-way through."""
     other = plain(tmp_path)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 import struct
 import subprocess
 import sys
@@ -349,6 +350,43 @@ async def test_usage_without_a_store_is_a_store_error(ledger: Ledger, memory: Me
         await ledger.totals()
     memory.gone = False
     assert await ledger.usage(*EVER) == [ROW]
+
+
+async def test_nobody_waits_for_usage_behind_a_store_that_hangs(ledger: Ledger, memory: MemoryStore) -> None:
+    memory.gone = True
+    ledger.record(ENTRY)
+    await ledger.flush()
+    async with ledger._flushing:
+        with pytest.raises(StoreError):
+            await ledger.usage(*EVER)
+    memory.gone = False
+
+
+async def test_the_usage_of_a_long_outage_is_not_summed_up_for_a_reader(
+    ledger: Ledger, memory: MemoryStore
+) -> None:
+    big = replace(ENTRY, request_id="x" * 100_000)
+    for _ in range(84):
+        ledger.record(big)
+    assert ledger.waiting > module.MOST_FRESH_BYTES
+    with pytest.raises(StoreError, match="outage"):
+        await ledger.usage(*EVER)
+    await ledger.flush()
+    assert await ledger.usage(*EVER) == [times(ROW, 84)]
+
+
+async def test_a_directory_that_is_gone_is_said_and_nothing_is_lost(
+    ledger: Ledger, memory: MemoryStore
+) -> None:
+    big = replace(ENTRY, request_id="x" * 100_000)
+    for _ in range(84):
+        ledger.record(big)
+    shutil.rmtree(ledger._directory)
+    await ledger.flush()
+    assert problem(ledger) == f"the files in {ledger._directory} cannot be used: No such file or directory"
+    ledger.record(ENTRY)
+    await ledger.flush()
+    assert await memory.usage(*EVER) == [times(ROW, 85)]
 
 
 async def test_totals_are_the_present_days_and_months(memory: MemoryStore, tmp_path: Path) -> None:
