@@ -1,7 +1,6 @@
 """Limits: what one is, what a request asks of it, and what a limiter says."""
 
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +14,6 @@ LIMIT_NAMES: tuple[LimitName, ...] = get_args(LimitName)
 LimitScope = Literal["key", "tenant", "everyone"]
 
 WINDOW_SECONDS = 60.0
-_SWEEP_EVERY = 1024
 
 
 def limit_key(name: LimitName, scope: LimitScope, subject: str) -> str:
@@ -177,64 +175,6 @@ class Limiter(Protocol):
         """
 
     async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a window says of one request. `reset` and `retry_after` in seconds from now.
-
-    `reset`: when the window is whole again. `retry_after`: the earliest moment at which a retry can succeed;
-    0 if allowed.
-    """
-
-    allowed: bool
-    limit: int
-    remaining: int
-    reset: float
-    retry_after: float
-
-
-class RequestWindows:
-    """The last minute's requests of each key, so that no 60 seconds ever hold more than the limit.
-
-    A bucket that refills would let almost twice the limit through in some windows. The price is one number
-    per request of the last minute and key, at most the limit's; keys that were quiet for a window are
-    forgotten.
-    """
-
-    def __init__(self) -> None:
-        self._taken: dict[str, deque[float]] = {}
-        self._until_sweep = _SWEEP_EVERY
-
-    def take(self, key_id: str, limit: int, now: float) -> Verdict:
-        """Counts one request at `now` (monotonic seconds) if the limit allows it; a refused one is not
-        counted.
-        """
-        self._sweep(now)
-        taken = self._taken.get(key_id)
-        if taken is None:
-            taken = self._taken[key_id] = deque()
-        while taken and taken[0] <= now - WINDOW_SECONDS:
-            taken.popleft()
-        if len(taken) < limit:
-            taken.append(now)
-            return Verdict(True, limit, limit - len(taken), WINDOW_SECONDS, 0.0)
-        # A limit that was lowered leaves more in the window than it allows: enough of them must leave.
-        wait = taken[len(taken) - limit] + WINDOW_SECONDS - now
-        return Verdict(False, limit, 0, taken[-1] + WINDOW_SECONDS - now, wait)
-
-    def __len__(self) -> int:
-        return len(self._taken)
-
-    def _sweep(self, now: float) -> None:
-        self._until_sweep -= 1
-        if self._until_sweep:
-            return
-        self._until_sweep = _SWEEP_EVERY
-        for key_id in [
-            k for k, taken in self._taken.items() if not taken or taken[-1] <= now - WINDOW_SECONDS
-        ]:
-            del self._taken[key_id]
 
 
 def whole_seconds(seconds: float) -> int:

@@ -1,15 +1,18 @@
 -- Limits of all gateways. All are checked, then all are charged: a script runs alone.
 --
--- reserve: KEYS[1] the mark that quotas are seeded, KEYS[2..] one per limit
---   ARGV: "reserve", window in ms, request id, tokens, at most, at least, milliseconds that a place is held without a heartbeat,
+-- reserve: KEYS the mark that quotas are seeded, the lease, then one per limit
+--   ARGV: "reserve", window in ms, lease id, tokens, at most, at least, milliseconds that a place is held without a heartbeat,
 --         then for each limit: kind (r t p q), amount, shadow (0 1), when a quota ends (ms since the epoch)
 --   gives: status (0 refused, 1 granted, 2 near, 3 not seeded), then for each limit:
 --         used before, ms until nothing is used, ms until it fits (-1: never), 0 fits 1 does not 2 near
--- settle: KEYS one per limit; ARGV: "settle", window, request id, reserved, used, then for each limit its kind
--- beat: KEYS places; ARGV: "beat", window, milliseconds to hold, then for each place the request's id
+-- read: as reserve, and charges nothing
+-- settle: KEYS the lease, then one per limit; ARGV: "settle", window, lease id, used, then for each limit its kind
+-- beat: KEYS places; ARGV: "beat", window, milliseconds to hold, then for each place the lease's id
 -- seed: KEYS quotas, then the mark; ARGV: "seed", window, then for each quota the least that it holds and when it ends
 
 local WINDOW = tonumber(ARGV[2])
+-- No request lasts so long; what a dead gateway left goes then.
+local LEASE = 86400000
 local clock = redis.call("TIME")
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
@@ -94,8 +97,8 @@ local function reserve()
     local id, tokens, most, least = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
     local hold = tonumber(ARGV[7])
     local refused, near, answer = false, false, {0}
-    for i = 2, #KEYS do
-        local at = 8 + (i - 2) * 4
+    for i = 3, #KEYS do
+        local at = 8 + (i - 3) * 4
         local kind, amount = ARGV[at], tonumber(ARGV[at + 1])
         local shadow, ends = ARGV[at + 2] == "1", tonumber(ARGV[at + 3])
         local counts_tokens = kind == "t" or kind == "q"
@@ -121,13 +124,14 @@ local function reserve()
         answer[#answer + 1] = math.ceil(wait)
         answer[#answer + 1] = verdict
     end
-    if refused then return answer end
+    if refused or ARGV[1] == "read" then return answer end
     if near then
         answer[1] = 2
         return answer
     end
-    for i = 2, #KEYS do
-        local at = 8 + (i - 2) * 4
+    redis.call("SET", KEYS[2], string.format("%.0f", tokens), "PX", LEASE)
+    for i = 3, #KEYS do
+        local at = 8 + (i - 3) * 4
         charge(ARGV[at], KEYS[i], id, tokens, tonumber(ARGV[at + 3]), hold)
     end
     answer[1] = 1
@@ -135,9 +139,12 @@ local function reserve()
 end
 
 local function settle()
-    local id, more = ARGV[3], string.format("%.0f", ARGV[5] - ARGV[4])
-    for i, key in ipairs(KEYS) do
-        local kind = ARGV[5 + i]
+    -- Once: a call whose answer was lost is made again.
+    local reserved = redis.call("GETDEL", KEYS[1])
+    if not reserved then return {0} end
+    local id, more = ARGV[3], string.format("%.0f", ARGV[4] - reserved)
+    for i = 2, #KEYS do
+        local key, kind = KEYS[i], ARGV[3 + i]
         if kind == "p" then
             redis.call("ZREM", key, id)
         elseif kind == "q" then

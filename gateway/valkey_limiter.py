@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from gateway.store import StoreError
 
 PREFIX = "gatehouse:"
 SEEDED = PREFIX + "seeded"
+LEASE = PREFIX + "lease:"
 # Without a heartbeat for so long, the process that held a place is dead.
 HOLD_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
@@ -58,8 +60,9 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(slots=True, eq=False)
 class ValkeyLease(Lease):
-    """`keys` and `kinds`: what was charged."""
+    """`id` is its own: a request's id may be the client's. `keys` and `kinds`: what was charged."""
 
+    id: str = ""
     keys: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
 
@@ -101,7 +104,7 @@ class ValkeyLimiter:
         self._log = log
         self._local = MemoryLimiter(calendar, monotonic=monotonic, clock=clock, window=window)
         self._held: dict[ValkeyLease, None] = {}
-        self._owed: deque[tuple[ValkeyLease, int]] = deque(maxlen=MOST_OWED)
+        self._owed: deque[ValkeyLease] = deque(maxlen=MOST_OWED)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._paused_until = -math.inf
         self._totals: Totals | None = None
@@ -152,16 +155,14 @@ class ValkeyLimiter:
             return
         lease.settled = True
         self._held.pop(lease, None)
-        reserved, lease.tokens = lease.tokens, tokens
-        await asyncio.shield(asyncio.create_task(self._deliver(lease, reserved)))
+        lease.tokens = tokens
+        await asyncio.shield(asyncio.create_task(self._deliver(lease)))
 
     async def readings(self, limits: tuple[Limit, ...]) -> tuple[Reading, ...]:
         if self._monotonic() >= self._paused_until:
             try:
-                # Nothing is taken by a request that asks for more than there can be.
-                everything = Ask(1, 2**52, 2**52)
-                slots = [self._slot(replace(limit, shadow=False)) for limit in limits]
-                answer = await self._run_reserve("", slots, everything)
+                slots = [self._slot(limit) for limit in limits]
+                answer = await self._ask("read", "", slots, Ask(0, 0, 0))
                 return tuple(
                     _reading(limit, used, reset)
                     for limit, (used, reset, _, _) in zip(limits, _rows(answer), strict=True)
@@ -183,7 +184,8 @@ class ValkeyLimiter:
 
     async def _reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
         slots = [self._slot(limit) for limit in limits]
-        answer = await self._run_reserve(request_id, slots, ask)
+        lease_id = secrets.token_hex(8)
+        answer = await self._ask("reserve", lease_id, slots, ask)
         granted = answer[0] == _GRANTED
         readings, refused, shadowed = [], [], []
         for limit, (used, reset, wait, verdict) in zip(limits, _rows(answer), strict=True):
@@ -203,7 +205,7 @@ class ValkeyLimiter:
         lease = None
         if granted:
             keys, kinds = tuple(slot.key for slot in slots), tuple(slot.kind for slot in slots)
-            lease = ValkeyLease(request_id, ask.tokens, keys=keys, kinds=kinds)
+            lease = ValkeyLease(request_id, ask.tokens, id=lease_id, keys=keys, kinds=kinds)
             self._held[lease] = None
         return Decision(
             lease,
@@ -214,9 +216,9 @@ class ValkeyLimiter:
             tokens=tightest("tokens_per_minute", readings),
         )
 
-    async def _run_reserve(self, request_id: str, slots: Sequence[_Slot], ask: Ask) -> list[int]:
-        keys = [SEEDED, *(slot.key for slot in slots)]
-        arguments: list[Any] = ["reserve", self._window_ms, request_id]
+    async def _ask(self, what: str, lease_id: str, slots: Sequence[_Slot], ask: Ask) -> list[int]:
+        keys = [SEEDED, LEASE + lease_id, *(slot.key for slot in slots)]
+        arguments: list[Any] = [what, self._window_ms, lease_id]
         arguments += [ask.tokens, ask.at_most, ask.at_least, self._hold_ms]
         for slot in slots:
             arguments += slot.arguments
@@ -255,26 +257,19 @@ class ValkeyLimiter:
         assert isinstance(lease, ValkeyLease)
         lease.settled = True
         self._held.pop(lease, None)
-        reserved, lease.tokens = lease.tokens, 0
-        self._deliveries.add(delivery := asyncio.create_task(self._deliver(lease, reserved)))
+        lease.tokens = 0
+        self._deliveries.add(delivery := asyncio.create_task(self._deliver(lease)))
         delivery.add_done_callback(self._deliveries.discard)
 
-    async def _deliver(self, lease: ValkeyLease, reserved: int) -> None:
-        arguments: list[Any] = [
-            "settle",
-            self._window_ms,
-            lease.request_id,
-            reserved,
-            lease.tokens,
-            *lease.kinds,
-        ]
+    async def _deliver(self, lease: ValkeyLease) -> None:
+        arguments: list[Any] = ["settle", self._window_ms, lease.id, lease.tokens, *lease.kinds]
         try:
             if self._monotonic() < self._paused_until:
                 raise TimeoutError
-            await self._script(keys=lease.keys, args=arguments)
+            await self._script(keys=[LEASE + lease.id, *lease.keys], args=arguments)
         except _FAILURES as error:
             self._pause(error)
-            self._owed.append((lease, reserved))
+            self._owed.append(lease)
 
     async def _tend(self) -> None:
         """Heartbeats; after an outage what is owed, and quotas raised to what the ledger knows by now."""
@@ -286,7 +281,7 @@ class ValkeyLimiter:
                 await self._seed()
             self._paused_until = -math.inf
             for _ in range(len(self._owed)):
-                await self._deliver(*self._owed.popleft())
+                await self._deliver(self._owed.popleft())
             await self._beat()
             if self.problem is not None and not self._owed:
                 self._log.info("valkey_answers")
@@ -296,7 +291,7 @@ class ValkeyLimiter:
 
     async def _beat(self) -> None:
         places = [
-            (key, lease.request_id)
+            (key, lease.id)
             for lease in self._held
             for key, kind in zip(lease.keys, lease.kinds, strict=True)
             if kind == "p"
@@ -306,7 +301,7 @@ class ValkeyLimiter:
                 "beat",
                 self._window_ms,
                 self._hold_ms,
-                *(request_id for _, request_id in part),
+                *(lease_id for _, lease_id in part),
             ]
             await self._script(keys=[key for key, _ in part], args=arguments)
 

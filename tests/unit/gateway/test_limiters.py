@@ -228,6 +228,8 @@ async def test_readings_change_nothing(timed: Timed) -> None:
     assert [(one.limit, one.used, one.remaining) for one in first] == [(one, 0, 10) for one in limits]
     assert await timed.limiter.readings(limits) is not first
     assert await used(timed.limiter, *limits) == [0] * 5
+    for one in limits:  # each by itself: none is refused for another's sake
+        assert await used(timed.limiter, one) == await used(timed.limiter, one) == [0]
 
 
 async def test_quotas_begin_with_what_the_ledger_knows(timed: Timed) -> None:
