@@ -1,6 +1,7 @@
 """Limits that several gateways share, in Valkey; and what is left of them while it is gone."""
 
 import asyncio
+import contextlib
 import math
 import secrets
 from collections import deque
@@ -110,6 +111,7 @@ class ValkeyLimiter:
         self._totals: Totals | None = None
         self._must_seed = True
         self._seeding = asyncio.Lock()
+        self._alarm = asyncio.Event()
         self.problem: str | None = None
 
     @classmethod
@@ -176,8 +178,11 @@ class ValkeyLimiter:
         self._totals = totals
         while True:
             await self._tend()
-            well = self.problem is None and not self._must_seed
-            await asyncio.sleep(HEARTBEAT_SECONDS if well else PAUSE_SECONDS)
+            if self.problem is None and not self._must_seed:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        await self._alarm.wait()
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -247,6 +252,7 @@ class ValkeyLimiter:
     def _pause(self, error: Exception) -> None:
         self._paused_until = self._monotonic() + PAUSE_SECONDS
         if self.problem is None:
+            self._alarm.set()
             self.problem = type(error).__name__
             self._log.error("valkey_gone", error=self.problem)
 
@@ -285,6 +291,7 @@ class ValkeyLimiter:
             await self._beat()
             if self.problem is not None and not self._owed:
                 self._log.info("valkey_answers")
+                self._alarm.clear()
                 self.problem = None
         except _FAILURES as error:
             self._pause(error)
