@@ -85,6 +85,7 @@ class KeyDirectory:
         self._changed_here: set[str] = set()
         self._unsaved = True
         self._saved_at = 0.0
+        self._told_gone = False
         self.good_at = 0.0
         self.store_up = False
 
@@ -281,11 +282,11 @@ class KeyDirectory:
         self._unsaved = True
 
     def _note_store(self, *, up: bool) -> None:
-        if up != self.store_up:
-            if up:
-                self._log.info("store_answers", keys=len(self._known))
-            else:
-                self._log.error("store_gone", keys=len(self._known))
+        if up and self._told_gone:
+            self._log.info("store_answers", keys=len(self._known))
+        elif not up and not self._told_gone:
+            self._log.error("store_gone", keys=len(self._known))
+        self._told_gone = not up
         self.store_up = up
 
     async def _save(self) -> None:

@@ -85,6 +85,8 @@ async def _open_store(configuration: Configuration, log: FilteringBoundLogger) -
     if settings.database_url is None:
         try:
             return SqlStore.open_sqlite(settings.data_dir / DATABASE)
+        except StoreUnfit as error:
+            raise ConfigurationError(f"{error}.") from error
         except StoreError as error:
             raise ConfigurationError(
                 f"{error}. Is {settings.data_dir} there, and writable for user {os.getuid()}?"
