@@ -148,6 +148,12 @@ class TestMessages:
             )
             assert [event.type async for event in stream][-1] == "message_stop"
 
+    def test_the_beta_client_with_its_query_is_served_too(self, subject: Subject) -> None:
+        message = subject.anthropic().beta.messages.create(
+            model=subject.model, max_tokens=2, messages=[{"role": "user", "content": TEXT}]
+        )
+        assert message.usage.output_tokens <= 2
+
     def test_a_system_prompt_is_taken(self, subject: Subject) -> None:
         message = subject.anthropic().messages.create(
             model=subject.model, max_tokens=4, messages=HELLO, system="be brief"

@@ -63,6 +63,7 @@ async def ride(
     timeouts: Timeouts = PATIENT,
     client: Client | None = None,
     endpoint: Any = CHAT,
+    seen: list[Exchange] | None = None,
 ) -> Ride:
     client = client or Client()
     scripted = reply if isinstance(reply, ScriptedReply) else ScriptedReply([])
@@ -70,6 +71,8 @@ async def ride(
     slot = Slot(Upstream(name="vllm", url=HttpUrl("http://vllm:8000")), "engine-key")
     exchange = Exchange.begin(scope("POST", endpoint.path, [("x-request-id", "req-1")]), ())
     exchange.stream = stream
+    if seen is not None:
+        seen.append(exchange)
     allowed = Allowed(b"{}", "served", stream=stream, hide_usage=hide_usage, max_tokens=None)
     result = Ride(scripted, client, exchange, transport, slot)
     try:
@@ -386,3 +389,53 @@ def test_after_the_announced_end_nothing_is_awaited_or_added() -> None:
         assert done.error is None
         assert done.client.body == STREAM
         assert done.exchange.refused_by is None
+
+
+@pytest.mark.parametrize("version", ["v0.32.0", "v0.16.0"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+async def test_named_events_pass_unchanged_and_tell_what_they_cost(path: str, version: str) -> None:
+    """But for the `[DONE]` that 0.16.0 sends after the end of a message."""
+    name = f"{path.removeprefix('/v1/')}_stream.sse"
+    raw = (DATA / version / name).read_bytes()
+    done = await ride(events(raw[:700], raw[700:]), endpoint=ENDPOINTS[path])
+    assert done.error is None
+    assert done.client.body == raw.removesuffix(DONE)
+    assert done.exchange.completion_tokens == 8
+    assert done.exchange.finish_reason in {"incomplete", "max_tokens"}
+    assert done.exchange.events == done.client.body.count(b"event: ")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_stream_that_a_client_abandons_has_its_events_counted_and_no_usage(path: str) -> None:
+    client = Client()
+    begun = b'event: x\ndata: {"type":"x"}\n\n' * 3
+    seen: list[Exchange] = []
+    task = asyncio.create_task(ride(events(begun, 30.0), client=client, endpoint=ENDPOINTS[path], seen=seen))
+    await client.begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (exchange,) = seen
+    assert (exchange.events, exchange.prompt_tokens, exchange.completion_tokens) == (3, None, None)
+
+
+@pytest.mark.parametrize(("path", "shape"), [("/v1/responses", "code"), ("/v1/messages", "request_id")])
+async def test_a_broken_stream_of_named_events_ends_with_one_named_error(path: str, shape: str) -> None:
+    begun = b'event: x\ndata: {"type":"x"}\n\n'
+    done = await ride(
+        events(begun, EngineFailed("The engine broke off its reply.")), endpoint=ENDPOINTS[path]
+    )
+    assert done.client.body.startswith(begun + b"event: error\ndata: {")
+    assert done.client.body.count(b"\n\n") == 2
+    payload = orjson.loads(done.client.body.rpartition(b"data: ")[2])
+    assert payload["type"] == "error"
+    assert payload["error"]["code"] == "engine_error"
+    assert shape in payload
+
+
+async def test_a_large_rankings_usage_is_found_at_its_beginning() -> None:
+    head = b'{"usage":{"prompt_tokens":7,"total_tokens":7},"results":["' + b"x" * WHOLE_REPLY_BYTES
+    reply = ScriptedReply([head, b"y" * 100_000, b'"]}'])
+    done = await ride(reply, stream=False, endpoint=ENDPOINTS["/v1/rerank"])
+    assert done.client.whole
+    assert (done.exchange.prompt_tokens, done.exchange.completion_tokens) == (7, 0)
