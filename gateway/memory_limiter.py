@@ -297,6 +297,10 @@ class MemoryLimiter:
     async def close(self) -> None:
         """Nothing is held outside this process."""
 
+    def __len__(self) -> int:
+        """Subjects with something to remember."""
+        return len(self._meters)
+
     def _charge(self, request_id: str, meters: list[Meter], tokens: int, now: float) -> MemoryLease:
         self.leases += 1
         lease = MemoryLease(request_id, tokens, began=now)

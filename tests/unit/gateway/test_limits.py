@@ -1,95 +1,15 @@
-"""Requests per minute: the window against a brute-force model, and the forms in which waits are told."""
+"""Days and months of a time zone, and the forms in which waits are told."""
 
 import math
 import re
-from itertools import pairwise
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits import WINDOW_SECONDS, RequestWindows, duration, whole_seconds
-
-# Moments in 1/1024 s, which floats hold exactly: what is compared is the window, not rounding.
-TICK = 1 / 1024
-GAPS = st.lists(st.integers(0, 20 * 1024) | st.sampled_from([0, 1, 60 * 1024]), min_size=1, max_size=60)
-
-
-def moments(gaps: list[int]) -> list[float]:
-    at, now = [], 1000.0
-    for gap in gaps:
-        now += gap * TICK
-        at.append(now)
-    return at
-
-
-@given(gaps=GAPS, limit=st.integers(1, 6))
-def test_a_request_is_allowed_exactly_when_the_last_minute_has_room(gaps: list[int], limit: int) -> None:
-    windows = RequestWindows()
-    allowed: list[float] = []
-    for now in moments(gaps):
-        recent = [then for then in allowed if then > now - WINDOW_SECONDS]
-        verdict = windows.take("key", limit, now)
-        assert verdict.allowed == (len(recent) < limit)
-        if verdict.allowed:
-            allowed.append(now)
-        assert verdict.limit == limit
-        assert verdict.remaining == limit - len(recent) - verdict.allowed
-    for first, last in pairwise(range(0, len(allowed), limit)):
-        assert allowed[last] - allowed[first] >= WINDOW_SECONDS
-    for i in range(len(allowed) - limit):
-        assert allowed[i + limit] - allowed[i] >= WINDOW_SECONDS
-
-
-@given(gaps=GAPS, limits=st.lists(st.integers(1, 6), min_size=1, max_size=8))
-def test_a_refusal_tells_the_earliest_moment_at_which_a_retry_succeeds(
-    gaps: list[int], limits: list[int]
-) -> None:
-    """Also when the limit was lowered meanwhile."""
-    for tick, succeeds in ((-TICK, False), (0.0, True)):
-        windows = RequestWindows()
-        for number, now in enumerate(moments(gaps)):
-            limit = limits[number % len(limits)]
-            verdict = windows.take("key", limit, now)
-            if verdict.allowed:
-                assert verdict.retry_after == 0
-                assert verdict.reset == WINDOW_SECONDS
-                continue
-            assert 0 < verdict.retry_after <= verdict.reset <= WINDOW_SECONDS
-            assert windows.take("key", limit, now + verdict.retry_after + tick).allowed == succeeds
-            break
-
-
-def test_the_window_is_whole_again_at_reset() -> None:
-    windows = RequestWindows()
-    for now in (0.0, 10.0, 20.0):
-        assert windows.take("key", 3, now).allowed
-    refused = windows.take("key", 3, 30.0)
-    assert (refused.reset, refused.retry_after) == (50.0, 30.0)
-    assert windows.take("key", 3, 80.0).remaining == 2
-
-
-def test_a_refused_request_costs_nothing() -> None:
-    windows = RequestWindows()
-    assert windows.take("key", 1, 0.0).allowed
-    assert not any(windows.take("key", 1, now).allowed for now in (1.0, 30.0, 59.9))
-    assert windows.take("key", 1, 60.0).allowed
-
-
-def test_keys_do_not_share_a_window() -> None:
-    windows = RequestWindows()
-    assert windows.take("one", 1, 0.0).allowed
-    assert windows.take("two", 1, 0.0).allowed
-    assert not windows.take("one", 1, 0.0).allowed
-
-
-def test_keys_that_were_quiet_for_a_minute_are_forgotten() -> None:
-    windows = RequestWindows()
-    for number in range(900):
-        windows.take(f"early-{number}", 1, 0.0)
-    for number in range(1200):
-        windows.take(f"late-{number % 10}", 1000, 61.0)
-    assert len(windows) == 10
+from gateway.limits import Calendar, Limit, Reading, duration, tightest, whole_seconds
 
 
 @given(st.floats(0, 4000))
@@ -125,3 +45,45 @@ def test_durations_are_in_openais_form(seconds: float, text: str) -> None:
 def test_retry_after_is_whole_seconds_rounded_up_and_at_least_one(seconds: float) -> None:
     assert whole_seconds(seconds) == max(1, math.ceil(seconds))
     assert whole_seconds(seconds) >= seconds
+
+
+ZONES = ["UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Beirut", "Pacific/Apia", "Australia/Lord_Howe"]
+
+
+@given(zone=st.sampled_from(ZONES), at=st.floats(1.3e9, 2.0e9))
+def test_a_moment_lies_in_the_day_and_month_that_the_zones_clocks_show(zone: str, at: float) -> None:
+    calendar, local = Calendar(zone), datetime.fromtimestamp(at, ZoneInfo(zone))
+    day, month = calendar.day(at), calendar.month(at)
+    assert (day.id, month.id) == (f"{local:%Y-%m-%d}", f"{local:%Y-%m}")
+    assert day.start <= at < day.end
+    assert month.start <= at < month.end
+    assert month.start <= day.start
+    assert day.end <= month.end
+
+
+@given(zone=st.sampled_from(ZONES), at=st.floats(1.3e9, 2.0e9))
+def test_one_period_ends_where_the_next_begins(zone: str, at: float) -> None:
+    calendar = Calendar(zone)
+    for period_of in (calendar.day, calendar.month):
+        period = period_of(at)
+        following = period_of(period.end)
+        assert following.start == period.end
+        assert following.id > period.id
+
+
+def test_a_day_has_the_hours_that_its_clocks_show() -> None:
+    calendar = Calendar("Europe/Berlin")
+    hours = {
+        day: (calendar.day(at).end - calendar.day(at).start) / 3600
+        for day in ("2026-03-29", "2026-07-01", "2026-10-25")
+        for at in [datetime.fromisoformat(f"{day}T12:00+01:00").timestamp()]
+    }
+    assert hours == {"2026-03-29": 23, "2026-07-01": 24, "2026-10-25": 25}
+
+
+def test_the_tightest_is_the_enforced_one_with_the_least_left() -> None:
+    def reading(amount: int, *, shadow: bool = False) -> Reading:
+        return Reading(Limit("requests_per_minute", "key", str(amount), amount, shadow), 0, amount, 0.0)
+
+    assert tightest("requests_per_minute", [reading(9), reading(4), reading(1, shadow=True)]) == reading(4)
+    assert tightest("tokens_per_minute", [reading(9)]) is None
