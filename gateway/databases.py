@@ -24,7 +24,6 @@ def sqlite_engine(path: Path) -> AsyncEngine:
     # Without a worker thread: one that dies while it opens a file says so on stderr, with a traceback.
     first = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
     sa.event.listen(first, "connect", _durable_wal)
-    sa.event.listen(first, "connect", _leave_transactions_to_us)
     sa.event.listen(first, "begin", _one_migration_at_a_time)
     try:
         with first.begin() as connection:
@@ -79,12 +78,8 @@ def _durable_wal(connection: DBAPIConnection, _record: object) -> None:
     cursor.close()
 
 
-def _leave_transactions_to_us(connection: DBAPIConnection, _record: object) -> None:
-    """Python's driver would commit before each change of the schema: half a migration would stay."""
-    connection.isolation_level = None
-
-
 def _one_migration_at_a_time(connection: sa.Connection) -> None:
+    # Begun here, so that changes of the schema are in it too.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

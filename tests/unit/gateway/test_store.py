@@ -273,14 +273,14 @@ async def test_of_many_attempts_to_count_the_same_lines_one_counts(store: Store)
 
 
 async def test_many_spools_that_count_into_the_same_rows_are_all_counted(store: Store) -> None:
-    rows = [replace(USAGE, key_id=f"key{number:07d}") for number in range(20)]
+    rows = [replace(USAGE, key_id=f"key{number:07d}") for number in range(400)]
     counts = [
         store.apply_usage(f"spool{n}", 0, 1, rows if n % 2 else rows[::-1], {r.key_id: 9.0 for r in rows})
         for n in range(10)
     ]
     assert await asyncio.gather(*counts) == [1] * 10
     found = await store.usage("2026-12-01", "2026-12-01")
-    assert [row.requests for row in found] == [20] * 20
+    assert [row.requests for row in found] == [20] * 400
 
 
 async def test_last_use_goes_forward_only_and_is_no_change(store: Store) -> None:
