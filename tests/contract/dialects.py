@@ -14,7 +14,7 @@ from tests.contract.subject import ALIAS, DEFAULT_TOKENS, Subject
 from tests.contract.wire import RawReply, exchange
 
 TEXT = "hello world"
-HELLO: list[MessageParam] = [{"role": "user", "content": TEXT}]
+GREETING: list[MessageParam] = [{"role": "user", "content": TEXT}]
 JSON = {"content-type": "application/json"}
 COUNT = "/v1/messages/count_tokens"
 
@@ -122,7 +122,7 @@ class TestResponses:
 
 class TestMessages:
     def test_a_message_has_text_usage_and_the_name_of_the_served_model(self, subject: Subject) -> None:
-        message = subject.anthropic().messages.create(model=ALIAS, max_tokens=6, messages=HELLO)
+        message = subject.anthropic().messages.create(model=ALIAS, max_tokens=6, messages=GREETING)
         assert message.content[0].type == "text"
         assert message.content[0].text
         assert message.model == subject.model
@@ -132,7 +132,7 @@ class TestMessages:
 
     def test_a_stream_has_text_and_ends_with_usage(self, subject: Subject) -> None:
         client = subject.anthropic()
-        with client.messages.stream(model=subject.model, max_tokens=8, messages=HELLO) as stream:
+        with client.messages.stream(model=subject.model, max_tokens=8, messages=GREETING) as stream:
             text = "".join(stream.text_stream)
             message = stream.get_final_message()
         assert message.stop_reason in {"max_tokens", "end_turn"}
@@ -144,7 +144,7 @@ class TestMessages:
     async def test_the_async_client_streams_too(self, subject: Subject) -> None:
         async with subject.async_anthropic() as client:
             stream = await client.messages.create(
-                model=subject.model, max_tokens=4, messages=HELLO, stream=True
+                model=subject.model, max_tokens=4, messages=GREETING, stream=True
             )
             assert [event.type async for event in stream][-1] == "message_stop"
 
@@ -156,7 +156,7 @@ class TestMessages:
 
     def test_a_system_prompt_is_taken(self, subject: Subject) -> None:
         message = subject.anthropic().messages.create(
-            model=subject.model, max_tokens=4, messages=HELLO, system="be brief"
+            model=subject.model, max_tokens=4, messages=GREETING, system="be brief"
         )
         assert message.usage.input_tokens > 0
 
@@ -165,11 +165,11 @@ class TestMessages:
             base_url=subject.gateway.url, api_key=None, auth_token=subject.key.text, max_retries=0
         )
         with client:
-            assert client.messages.create(model=subject.model, max_tokens=2, messages=HELLO).content
+            assert client.messages.create(model=subject.model, max_tokens=2, messages=GREETING).content
 
     def test_more_than_the_cap_is_clamped_and_a_header_says_so(self, subject: Subject) -> None:
         reply = subject.anthropic().messages.with_raw_response.create(
-            model=subject.model, max_tokens=subject.output_cap + 1, messages=HELLO
+            model=subject.model, max_tokens=subject.output_cap + 1, messages=GREETING
         )
         assert reply.headers["x-gatehouse-max-tokens"] == str(subject.output_cap)
         assert reply.parse().usage.output_tokens <= subject.output_cap
@@ -181,13 +181,13 @@ class TestMessages:
             subject.anthropic().messages.create(
                 model=subject.model, max_tokens=4, messages=long, stream=stream
             )
-        error = error_of(raised.value)
+        error = anthropic_error(raised.value)
         assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
         assert error["type"] == "invalid_request_error"
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_its_tokens_are_counted(self, subject: Subject, *, stream: bool) -> None:
-        body = {"model": subject.model, "messages": HELLO, "max_tokens": 5, "stream": stream}
+        body = {"model": subject.model, "messages": GREETING, "max_tokens": 5, "stream": stream}
         reply = httpx2.post(
             f"{subject.gateway.url}/v1/messages", json=body, headers=subject.bearer(), timeout=30
         )
@@ -196,7 +196,7 @@ class TestMessages:
         assert logged(subject, reply) == (usage["input_tokens"], usage["output_tokens"])
 
 
-def error_of(raised: anthropic.APIStatusError) -> dict[str, Any]:
+def anthropic_error(raised: anthropic.APIStatusError) -> dict[str, Any]:
     """Anthropic's error object; every refusal has its shape, and a request id that the SDK finds."""
     body = raised.body
     assert isinstance(body, dict)
@@ -211,19 +211,19 @@ def error_of(raised: anthropic.APIStatusError) -> dict[str, Any]:
 class TestAnthropicErrors:
     def test_a_model_that_does_not_exist_is_not_found(self, subject: Subject) -> None:
         with subject.engine_sees_nothing(), pytest.raises(anthropic.NotFoundError) as raised:
-            subject.anthropic().messages.create(model="nope", max_tokens=4, messages=HELLO)
-        error = error_of(raised.value)
+            subject.anthropic().messages.create(model="nope", max_tokens=4, messages=GREETING)
+        error = anthropic_error(raised.value)
         assert (error["type"], error["code"]) == ("not_found_error", "model_not_found")
 
     def test_a_wrong_key_is_an_authentication_error(self, subject: Subject) -> None:
         client = subject.anthropic("sk-gh-nothing")
         with subject.engine_sees_nothing(), pytest.raises(anthropic.AuthenticationError) as raised:
-            client.messages.create(model=subject.model, max_tokens=4, messages=HELLO)
-        assert error_of(raised.value)["type"] == "authentication_error"
+            client.messages.create(model=subject.model, max_tokens=4, messages=GREETING)
+        assert anthropic_error(raised.value)["type"] == "authentication_error"
 
     def test_what_the_gateway_cannot_read_is_a_bad_request(self, subject: Subject) -> None:
         with subject.engine_sees_nothing():
-            reply = post(subject, "/v1/messages", b"{")
+            reply = send(subject, "/v1/messages", b"{")
         assert reply.status == 400
         body = json.loads(reply.body)
         assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
@@ -255,14 +255,14 @@ class TestAnthropicErrors:
             "temperature": "canary-hot",
             "messages": [{"role": "user", "content": content}],
         }
-        reply = post(subject, "/v1/messages", json.dumps(body).encode())
+        reply = send(subject, "/v1/messages", json.dumps(body).encode())
         assert reply.status == 400
         assert json.loads(reply.body)["error"]["type"] == "invalid_request_error"
         leaks = (b"canary", b"site-packages", b"dist-packages", b"multimodal", b"body.", b"line ")
         assert not any(leak in reply.body for leak in leaks)
 
     def test_x_api_key_opens_no_other_route(self, subject: Subject) -> None:
-        body = json.dumps({"model": subject.model, "messages": HELLO}).encode()
+        body = json.dumps({"model": subject.model, "messages": GREETING}).encode()
         headers = {"x-api-key": subject.key.text} | JSON
         with subject.engine_sees_nothing():
             reply = exchange(subject.gateway.port, "POST", "/v1/chat/completions", headers, body)
@@ -270,7 +270,7 @@ class TestAnthropicErrors:
         assert json.loads(reply.body)["error"]["code"] == "missing_api_key"
 
 
-def post(subject: Subject, path: str, body: bytes) -> RawReply:
+def send(subject: Subject, path: str, body: bytes) -> RawReply:
     return exchange(subject.gateway.port, "POST", path, subject.bearer() | JSON, body)
 
 
@@ -279,23 +279,25 @@ class TestCounting:
         client = subject.anthropic()
         if not subject.counts_messages:
             with pytest.raises(anthropic.NotFoundError) as raised:
-                client.messages.count_tokens(model=subject.model, messages=HELLO)
-            assert error_of(raised.value)["code"] == "endpoint_not_supported"
+                client.messages.count_tokens(model=subject.model, messages=GREETING)
+            assert anthropic_error(raised.value)["code"] == "endpoint_not_supported"
             return
-        count = client.messages.count_tokens(model=ALIAS, messages=HELLO, system="be brief")
-        message = client.messages.create(model=subject.model, max_tokens=2, messages=HELLO, system="be brief")
+        count = client.messages.count_tokens(model=ALIAS, messages=GREETING, system="be brief")
+        message = client.messages.create(
+            model=subject.model, max_tokens=2, messages=GREETING, system="be brief"
+        )
         assert count.input_tokens == message.usage.input_tokens
 
     def test_text_is_tokenized(self, subject: Subject) -> None:
-        reply = post(subject, "/tokenize", json.dumps({"model": ALIAS, "prompt": TEXT}).encode())
+        reply = send(subject, "/tokenize", json.dumps({"model": ALIAS, "prompt": TEXT}).encode())
         assert reply.status == 200
         told = json.loads(reply.body)
         assert told["count"] == len(told["tokens"]) == 2
         assert told["max_model_len"] == subject.max_model_len
 
     def test_a_chats_tokens_are_those_that_it_then_uses(self, subject: Subject) -> None:
-        body = json.dumps({"model": subject.model, "messages": HELLO}).encode()
-        told = json.loads(post(subject, "/tokenize", body).body)
+        body = json.dumps({"model": subject.model, "messages": GREETING}).encode()
+        told = json.loads(send(subject, "/tokenize", body).body)
         answer = subject.sdk().chat.completions.create(
             model=subject.model, messages=[{"role": "user", "content": TEXT}], max_tokens=2
         )
@@ -314,7 +316,7 @@ class TestLeavingAStream:
 
     @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
     def test_a_client_that_leaves_ends_it_at_the_engine(self, subject: Subject, path: str) -> None:
-        prompt = {"input": TEXT} if path == "/v1/responses" else {"messages": HELLO}
+        prompt = {"input": TEXT} if path == "/v1/responses" else {"messages": GREETING}
         field = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
         body = {"model": subject.model, field: subject.output_cap, "stream": True} | prompt
         url = f"{subject.gateway.url}{path}"
