@@ -193,23 +193,26 @@ def test_a_bad_file_is_refused_at_start(write: Callable[[object], Path]) -> None
     assert refusal(lambda: PlansFile(path, LogLines().logger, models=MODELS)).startswith(f"{path}: ")
 
 
+def state(plans: PlansFile) -> tuple[int, str | None]:
+    return plans.generation, plans.problem
+
+
 def test_a_change_is_taken_in_and_a_bad_one_leaves_the_plans_as_they_were(
     write: Callable[[object], Path],
 ) -> None:
     log = LogLines()
     plans = PlansFile(write(minimal()), log.logger, models=MODELS)
-    assert (plans.generation, plans.problem) == (0, None)
+    assert state(plans) == (0, None)
     write(minimal(priority=9))
     assert plans.reload().plans["standard"].priority == 9
     assert plans.generation == 1
     write(minimal(priority=10))
-    problem = refusal(plans.reload)
-    assert plans.problem == problem
+    assert refusal(plans.reload) == plans.problem
     assert plans.plans.plans["standard"].priority == 9
     assert plans.generation == 1
     write(minimal(priority=9))
     plans.reload()
-    assert (plans.generation, plans.problem) == (1, None)
+    assert state(plans) == (1, None)
     assert [line["event"] for line in log.lines()] == ["plans_changed", "plans_refused"]
 
 
