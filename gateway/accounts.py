@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.endpoints import Endpoint
 from gateway.errors import (
@@ -49,8 +49,7 @@ class Tokenizer(Protocol):
         """Tokens of the request's prompt; None where it cannot be said."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """One request's reservation. `began` is in seconds since the epoch."""
 
     principal: Principal
@@ -60,8 +59,7 @@ class Account:
     began: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Tokens of one request; `estimated` where the engine did not say."""
 
     prompt_tokens: int

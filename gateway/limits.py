@@ -4,7 +4,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 LimitName = Literal[
@@ -42,8 +42,7 @@ class Limit:
         object.__setattr__(self, "of_tokens", self.name.startswith("tokens_"))
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What a request may use, in tokens of prompt and output together: the estimate, and the bounds that it
     cannot leave. All three are the same where the prompt was counted.
     """
@@ -53,8 +52,7 @@ class Ask:
     at_least: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One limit as it stands. `reset`: seconds until nothing of it is used."""
 
     limit: Limit
@@ -63,8 +61,7 @@ class Reading:
     reset: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """A limit that a request does not fit. `retry_after`: seconds until it can; infinite if it never will."""
 
     limit: Limit
@@ -82,8 +79,7 @@ class Lease:
     settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What a limiter says of one request.
 
     `lease` None and `near`: nothing was charged, count the prompt and come again with an exact Ask. `lease`

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jiter
 import orjson
@@ -49,8 +49,7 @@ class Rules:
     cache_salt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(NamedTuple):
     """A body that the engine may see. `max_tokens` is per choice, and set only where the cap changed the
     request; `output_tokens` is the most that all its answers can have together.
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import jiter
 
@@ -44,8 +44,7 @@ MESSAGES_USAGE = UsageRule("input_tokens", "output_tokens", "stop_reason", echoe
 RANKING_USAGE = UsageRule("prompt_tokens", "completion_tokens", "finish_reason", echoes=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one request."""
 
     prompt_tokens: int
@@ -62,8 +61,7 @@ class Usage:
         return cls(prompt, completion)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What a reply says of itself."""
 
     usage: Usage | None = None

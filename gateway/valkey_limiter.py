@@ -172,7 +172,7 @@ class ValkeyLimiter:
             except _FAILURES as error:
                 self._pause(error)
         local = await self._local.readings(self._share(limits))
-        return tuple(replace(reading, limit=limit) for reading, limit in zip(local, limits, strict=True))
+        return tuple(reading._replace(limit=limit) for reading, limit in zip(local, limits, strict=True))
 
     async def run(self, totals: Totals) -> None:
         self._totals = totals
