@@ -76,6 +76,12 @@ class SqlStore:
         async with self._connection("read") as connection:
             return [_record(row) for row in (await connection.execute(query)).mappings()]
 
+    async def last_used(self, key_ids: Sequence[str]) -> Mapping[str, float]:
+        used = API_KEYS.c.last_used_at
+        query = sa.select(API_KEYS.c.id, used).where(API_KEYS.c.id.in_(key_ids), used.is_not(None))
+        async with self._connection("read") as connection:
+            return {row.id: row.last_used_at for row in await connection.execute(query)}
+
     async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
         query = sa.select(API_KEYS).where(API_KEYS.c.changed_at >= moment)
         async with self._connection("read") as connection:

@@ -77,7 +77,7 @@ class AuditEntry:
     detail: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UsageEntry:
     """One request's settled tokens. `at`: when it began. `estimated`: the engine did not say."""
 
@@ -125,6 +125,9 @@ class Store(Protocol):
 
     async def all_keys(self) -> Sequence[KeyRecord]:
         """Every key, oldest first."""
+
+    async def last_used(self, key_ids: Sequence[str]) -> Mapping[str, float]:
+        """When each of these keys, 500 at most, was last used; those that never were are left out."""
 
     async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
         """Records whose `changed_at` is at or after `moment`."""

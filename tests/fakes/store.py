@@ -31,6 +31,11 @@ class MemoryStore:
         self._answer()
         return sorted(self.records.values(), key=lambda record: (record.created_at, record.id))
 
+    async def last_used(self, key_ids: Sequence[str]) -> Mapping[str, float]:
+        self._answer()
+        known = {key_id: self.records[key_id].last_used_at for key_id in key_ids if key_id in self.records}
+        return {key_id: at for key_id, at in known.items() if at is not None}
+
     async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
         self._answer()
         return [record for record in self.records.values() if record.changed_at >= moment]

@@ -93,6 +93,7 @@ async def each_fails(store: Store) -> None:
     for attempt in (
         store.all_keys(),
         store.changed_since(0.0),
+        store.last_used([BARE.id]),
         add(store, BARE),
         store.change(BARE.id, {"changed_at": 1.0}, actor="bob", action="change"),
         store.note(at=1.0, actor="bob", action="reload", detail={}),

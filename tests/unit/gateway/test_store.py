@@ -290,3 +290,11 @@ async def test_last_use_goes_forward_only_and_is_no_change(store: Store) -> None
     [first, second] = await store.all_keys()
     assert (first.last_used_at, first.changed_at) == (500.0, 100.0)
     assert second.last_used_at is None
+
+
+async def test_last_use_of_some_keys_can_be_asked_for(store: Store) -> None:
+    ids = [f"key{number:07d}" for number in range(500)]
+    await add(store, *(key(key_id) for key_id in ids))
+    await store.apply_usage("spool", 0, 1, [], dict.fromkeys(ids[:400], 500.0))
+    assert await store.last_used(ids[10:]) == dict.fromkeys(ids[10:400], 500.0)
+    assert await store.last_used(["nobody", ids[450]]) == await store.last_used([]) == {}
