@@ -19,6 +19,7 @@ from gateway.errors import (
     MissingModel,
     ModelNotFound,
 )
+from gateway.parameters import ParameterRules
 from gateway.policy import MAX_CONTAINERS, Allowed, Rules, decide, parse
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
@@ -27,11 +28,23 @@ EMBEDDINGS = ENDPOINTS["/v1/embeddings"]
 ROUTES = (CHAT, COMPLETIONS, EMBEDDINGS)
 ASKING = ("max_tokens", "max_completion_tokens")
 KNOWN = {"model", "stream", "stream_options", "n", "best_of", "prompt", *ASKING}
+SALT = "a tenant's salt"
+# What is asked here is what the caps do: nothing is to stop a request before them.
+WIDE = ParameterRules().model_copy(update={"n": 10**6, "prompts": 10**6})
 
 
 def rules(over_cap: Literal["clamp", "refuse"] = "clamp", *, output_cap: int = 4096) -> Rules:
     models = MappingProxyType({"served": "served", "alias": "served"})
-    return Rules(models, max_model_len=8192, output_default=1024, output_cap=output_cap, over_cap=over_cap)
+    return Rules(
+        models,
+        max_model_len=8192,
+        output_default=1024,
+        output_cap=output_cap,
+        over_cap=over_cap,
+        unknown_fields="pass",
+        parameters=WIDE,
+        cache_salt=SALT,
+    )
 
 
 def ask(endpoint: Endpoint = CHAT, *, by: Rules | None = None, **fields: Any) -> Allowed:
@@ -56,9 +69,9 @@ COUNT = st.none() | st.integers(1, 40)
 PROMPT = (
     st.none()
     | st.just("one prompt")
-    | st.lists(st.integers(0, 99), max_size=20)
-    | st.lists(st.text(max_size=3), max_size=40)
-    | st.lists(st.lists(st.integers(0, 99), max_size=3), max_size=40)
+    | st.lists(st.integers(0, 99), min_size=1, max_size=20)
+    | st.lists(st.text(max_size=3), min_size=1, max_size=40)
+    | st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=3), min_size=1, max_size=40)
 )
 
 
@@ -301,19 +314,25 @@ def test_no_cap_or_null_becomes_the_routes_default() -> None:
 @given(fields=st.dictionaries(st.text(max_size=8), JSON_VALUE, max_size=5))
 def test_a_body_that_needs_no_change_is_sent_as_it_came(endpoint: Endpoint, fields: dict[str, Any]) -> None:
     given_body = {
-        **{name: value for name, value in fields.items() if name not in KNOWN},
+        **{f"x-{name}": value for name, value in fields.items()},
         "model": "served",
         **({"max_tokens": 4096} if endpoint is not EMBEDDINGS else {}),
     }
     allowed = decide(endpoint, orjson.dumps(given_body), rules())
-    assert allowed == Allowed(allowed.body, "served", stream=False, hide_usage=False, max_tokens=None)
-    assert list(orjson.loads(allowed.body).items()) == list(given_body.items())
+    assert (allowed.model, allowed.stream, allowed.hide_usage, allowed.max_tokens) == (
+        "served",
+        False,
+        False,
+        None,
+    )
+    assert list(orjson.loads(allowed.body).items()) == [*given_body.items(), ("cache_salt", SALT)]
 
 
 def test_embeddings_are_not_capped() -> None:
     assert orjson.loads(ask(EMBEDDINGS, input=["a"] * 5000).body) == {
         "model": "served",
         "input": ["a"] * 5000,
+        "cache_salt": SALT,
     }
 
 
