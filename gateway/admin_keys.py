@@ -1,7 +1,7 @@
 """/admin/keys: keys are made, listed, changed, rotated, moved and ended here."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
@@ -82,11 +82,11 @@ class KeyRoutes:
         now = self.clock()
         found = [
             record
-            for record in _following(await self._records(), after)
+            for record in _following(self.directory.all(), after)
             if self._is_asked_for(record, now, tenant, state, plan)
         ]
         page, following = _page(found, limit)
-        return KeyPage(keys=[KeyView.of(record, now) for record in page], next=following)
+        return KeyPage(keys=[KeyView.of(record, now) for record in await self._used(page)], next=following)
 
     async def export_keys(self, limit: Limit = MAX_PAGE, after: After = None) -> ExportPage:
         """The keys as `import` takes them. No secrets: digests, worth nothing without the pepper."""
@@ -118,8 +118,7 @@ class KeyRoutes:
 
     async def show_key(self, key_id: str) -> KeyDetail:
         """One key, and what it may do under the present plans."""
-        records = {record.id: record for record in await self._records()}
-        record = _found(records.get(key_id))
+        (record,) = await self._used([_found(self.directory.get(key_id))])
         try:
             return KeyDetail.of(record, self.clock(), effective=self._effective(record), problem=None)
         except PlanMissing as missing:
@@ -166,12 +165,13 @@ class KeyRoutes:
         self._tell(event, record, actor)
         return KeyView.of(record, self.clock())
 
-    async def _records(self) -> Sequence[KeyRecord]:
-        """From the store, which alone knows the last use; from memory while it is gone."""
+    async def _used(self, records: Sequence[KeyRecord]) -> Sequence[KeyRecord]:
+        """With their last use, which the store alone knows; as they are while it is gone."""
         try:
-            return await self.store.all_keys()
+            used = await self.store.last_used([record.id for record in records])
         except StoreError:
-            return self.directory.all()
+            return records
+        return [replace(record, last_used_at=used.get(record.id, record.last_used_at)) for record in records]
 
     def _is_asked_for(
         self, record: KeyRecord, now: float, tenant: str | None, wanted: State | None, plan: str | None

@@ -44,10 +44,10 @@ def read(path: Path) -> KeyFile:
     """The file's keys. Raises OpsError: one line that names the file and the line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OpsError(
-            f"{path} cannot be read: {error}.", "Give a CSV or JSON lines file in UTF-8."
-        ) from None
+    except OSError as error:
+        raise OpsError(f"{path} cannot be read: {error.strerror}.", "Check its name.") from None
+    except UnicodeDecodeError:
+        raise OpsError(f"{path} cannot be read: it is not UTF-8.", "Save it as UTF-8.") from None
     rows = list(parse(path, text))
     if not rows:
         raise OpsError(f"{path} has no keys in it.", f"Columns: {', '.join(COLUMNS)}.")
