@@ -67,8 +67,7 @@ def allowed_or_refused(endpoint: Endpoint, raw: bytes, by: Rules) -> Allowed | I
 TOKENS = st.none() | st.integers(1, 8192)
 COUNT = st.none() | st.integers(1, 40)
 PROMPT = (
-    st.none()
-    | st.just("one prompt")
+    st.just("one prompt")
     | st.lists(st.integers(0, 99), min_size=1, max_size=20)
     | st.lists(st.text(max_size=3), min_size=1, max_size=40)
     | st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=3), min_size=1, max_size=40)
