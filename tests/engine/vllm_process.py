@@ -98,6 +98,10 @@ class VllmProcess:
         """Tokens generated so far."""
         return int(self._sum("vllm:generation_tokens_total"))
 
+    def prefix_hits(self) -> int:
+        """Prompt tokens that were found in the prefix cache so far."""
+        return int(self._sum("vllm:prefix_cache_hits_total"))
+
     def _sum(self, name: str) -> float:
         page = httpx2.get(f"{self.url}/metrics", timeout=10).text
         samples = re.findall(rf"^{re.escape(name)}\{{(.*)\}} (\S+)$", page, re.MULTILINE)
