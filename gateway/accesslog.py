@@ -4,7 +4,7 @@ one.
 
 import logging
 import sys
-from datetime import UTC, datetime
+import time
 from typing import Any, BinaryIO
 
 import orjson
@@ -67,12 +67,14 @@ class AccessLog:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._second = 0
+        self._date = ""
 
     def write(self, exchange: Exchange, duration: float) -> None:
         """One line; `duration` in seconds."""
         who = exchange.principal
         line = {
-            "ts": datetime.now(UTC).isoformat(),
+            "ts": self._now(),
             "level": "info",
             "event": "request",
             "request_id": exchange.request_id,
@@ -97,6 +99,13 @@ class AccessLog:
         }
         self._stream.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         self._stream.flush()
+
+    def _now(self) -> str:
+        """As ISO 8601 has it; date and time of day are put into words once a second."""
+        second, part = divmod(time.time_ns(), 1_000_000_000)
+        if second != self._second:
+            self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._date}.{part // 1000:06d}+00:00"
 
 
 def _millis(seconds: float | None) -> float | None:

@@ -1,15 +1,24 @@
 """One request on the wire and its answer: uvicorn's, with less work for each answer and each token of one."""
 
-from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 
 class Cycle(RequestResponseCycle):
-    """The head goes out together with the first bytes of the body: a write is a system call and a packet, and
-    costs as much as all the rest of an answer.
+    """What has arrived is handed over without a wait. The head goes out together with the first bytes of the
+    body: a write is a system call and a packet, and costs as much as all the rest of an answer.
     """
 
     _head = b""
+
+    async def receive(self) -> ASGIReceiveEvent:
+        ready = self.message_event.is_set() and not self.waiting_for_100_continue
+        if not ready or self.disconnected or self.response_complete:
+            return await super().receive()
+        self.message_event.clear()
+        body, self.body = bytes(self.body), bytearray()
+        self.flow.resume_reading()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: ASGISendEvent) -> None:
         if self.flow.write_paused and not self.disconnected:

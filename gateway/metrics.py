@@ -60,7 +60,8 @@ class Metrics:
         self.disconnects = counter(
             "gateway_client_disconnects", "Clients that left before their answer's end", ("route",)
         )
-        self.in_flight = gauge("gateway_requests_in_flight", "Requests being served now")
+        self.in_flight = 0
+        gauge("gateway_requests_in_flight", "Requests being served now").set_function(lambda: self.in_flight)
         self.upstream_up = gauge(
             "gateway_upstream_up", "1 if the engine answered its last health probe", ("upstream",)
         )

@@ -59,7 +59,7 @@ class PublicApp:
             return  # no WebSocket here: the server answers the handshake with 403
         exchange = Exchange.begin(scope, self.settings.trusted_proxies)
         answer = Answer(exchange, send)
-        self.metrics.in_flight.inc()
+        self.metrics.in_flight += 1
         try:
             await self._serve(exchange, scope, receive, answer)
         except GatewayError as error:
@@ -82,7 +82,7 @@ class PublicApp:
             failed = GatewayError("Something failed in the gateway. It has been logged.")
             await self._refuse(exchange, answer, failed)
         finally:
-            self.metrics.in_flight.dec()
+            self.metrics.in_flight -= 1
             duration = time.monotonic() - exchange.started
             self.metrics.record(exchange, duration)
             self.access_log.write(exchange, duration)
