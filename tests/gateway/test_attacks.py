@@ -154,7 +154,7 @@ def test_the_admin_listener_holds_nothing_of_a_stranger(gateway: GatewayProcess)
 def test_a_deleted_key_store_takes_no_more_keys(start_gateway: StartGateway, engine: FakeEngine) -> None:
     gateway = start_gateway()
     key = gateway.new_key()
-    for file in (gateway.home / "data").iterdir():
+    for file in (gateway.home / "data").glob("gateway.db*"):
         file.unlink()
     assert gateway.call_admin("POST", "/admin/keys", {"name": "lost"}).status_code == 503
     bearer = {"authorization": f"Bearer {key.text}"}
