@@ -1,4 +1,4 @@
-"""The process's edges: addresses, the store's file, the ready file. A whole process is for tests/gateway."""
+"""The process's edges: addresses, signals, the ready file. A whole process is for tests/gateway."""
 
 import asyncio
 import os
@@ -15,7 +15,6 @@ from gateway.server import (
     KEEPALIVE_SECONDS,
     Listeners,
     _bind,
-    _open_store,
     _server,
     _stop_on_signal,
     _write_ready_file,
@@ -67,20 +66,6 @@ def test_an_address_that_is_taken_is_named_in_one_line() -> None:
             _bind("127.0.0.1", port)
 
 
-def test_a_directory_without_a_store_is_named_with_what_it_must_be(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        _open_store(tmp_path / "nowhere")
-    assert "\n" not in str(refused.value)
-    assert f"Is {tmp_path / 'nowhere'} there, and writable for user {os.getuid()}?" in str(refused.value)
-
-
-async def test_the_store_is_made_where_there_is_none(tmp_path: Path) -> None:
-    store = _open_store(tmp_path)
-    assert list(await store.changed_since(0)) == []
-    assert (tmp_path / "gateway.db").exists()
-    await store.close()
-
-
 def test_the_ready_file_appears_whole(tmp_path: Path, listeners: Listeners) -> None:
     path = tmp_path / "ready.json"
     _write_ready_file(path, listeners)
@@ -102,6 +87,16 @@ async def test_the_server_adds_nothing_and_keeps_connections_longer_than_the_pro
     assert config.timeout_keep_alive == KEEPALIVE_SECONDS > 120
 
 
+async def test_a_server_that_is_to_end_does_so_at_once() -> None:
+    server = _server(nothing, 7)
+    running = asyncio.create_task(server.main_loop())
+    await asyncio.sleep(0.01)
+    assert not running.done()
+    assert server.server_state.default_headers[0][0] == b"date"
+    server.end()
+    await asyncio.wait_for(running, 0.5)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_asks_the_server_to_end_and_nothing_more(number: signal.Signals) -> None:
     server = _server(nothing, 7)
@@ -112,6 +107,7 @@ async def test_a_signal_asks_the_server_to_end_and_nothing_more(number: signal.S
         await asyncio.sleep(0.01)
         assert server.should_exit
         assert not server.force_exit
+        await asyncio.wait_for(server.main_loop(), 0.5)
     finally:
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(each)
