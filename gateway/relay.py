@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starlette.types import Message, Send
+from starlette.types import Send
 
 from gateway import engine_errors
 from gateway.deadlines import Deadline, Deadlines
@@ -54,15 +54,14 @@ class Answer:
         self.begun = True
         self._exchange.status = status
         all_headers = [*headers, *self._exchange.answer_headers]
-        await self._put({"type": "http.response.start", "status": status, "headers": all_headers})
+        self.waiting = True
+        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
+        self.waiting = False
 
     async def write(self, body: bytes, *, more: bool) -> None:
         self._exchange.bytes_out += len(body)
-        await self._put({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _put(self, message: Message) -> None:
         self.waiting = True
-        await self._send(message)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
         self.waiting = False
 
     async def send_json(self, status: int, body: bytes, headers: Headers = ()) -> None:
