@@ -31,9 +31,13 @@ def gateway(plan: Plan) -> Report:
 
     measured = facts()  # before it: a file that is edited meanwhile is not what runs
     results, method = _measure(start, plan)
-    log = "The gateway writes its access log to a file."
+    whole = (
+        "The gateway does all of its work: its key has a limit of each kind (requests and tokens per minute, "
+        "parallel requests, tokens per day and month), each checked, charged and settled in memory; each "
+        "request is a line in the ledger, flushed to SQLite, and one in the access log, a file."
+    )
     return Report(
-        "gateway", "The gateway beside a bare relay", "bare relay", [*method, log], plan, results, measured
+        "gateway", "The gateway beside a bare relay", "bare relay", [*method, whole], plan, results, measured
     )
 
 

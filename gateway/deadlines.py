@@ -1,7 +1,7 @@
 """Timeouts of everything that waits for others, by one timer of the event loop.
 
-A timer of its own for each costs a request as much as its identity or its policy (docs/measurements.md), and
-nearly none ever goes off.
+Nearly none ever goes off, and a timer of its own for each is five times as dear: an `asyncio.timeout` that is
+set, moved and left takes 5 µs, a deadline 1 µs.
 """
 
 import asyncio
