@@ -7,7 +7,7 @@ from bench.__main__ import main
 from bench.measure import FAST_ALL, IDLE, PACED, PACED_ALL, WHOLE, Plan
 from bench.runs import BENCHES
 
-TINY = Plan(repetitions=2, requests=8, connections=2, streams=2, tokens=8, pause=0.005, idle=0.1)
+TINY = Plan(repetitions=2, requests=8, connections=2, streams=2, tokens=8, pause=0.005, idle=1.5)
 COMPARED = {
     "gateway": {"bare relay", "gateway"},
     "http_clients": {"aiohttp", "httpx2", "httpx2-aiohttp", "raw"},
