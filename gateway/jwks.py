@@ -14,14 +14,18 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 REFRESH_SECONDS = 300.0
 # A key id that is not known makes the set be fetched, but not more often than this: anyone can invent one.
-UNKNOWN_SECONDS = 10.0
+UNKNOWN_SECONDS = 5.0
 RETRY_SECONDS = 10.0
 FETCH_SECONDS = 5.0
 # Keys outlive their issuer's silence by this much.
 MAX_AGE_SECONDS = 86_400.0
 MAX_BYTES = 256 * 1024
 MAX_KEYS = 100
-MIN_RSA_BITS = 2048
+RSA_BITS = (2048, 8192)
+# Every issuer's is 65537; a long one makes each signature cost milliseconds.
+MOST_EXPONENT_BITS = 32
+# A compressed answer could be of any size once it is unpacked.
+_HEADERS = {"accept": "application/json", "accept-encoding": "identity"}
 _CURVES = ("P-256", "P-384", "P-521")
 
 
@@ -34,7 +38,7 @@ async def fetch(url: str) -> bytes:
     try:
         timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            aiohttp.ClientSession(timeout=timeout, headers=_HEADERS, auto_decompress=False) as session,
             session.get(url, allow_redirects=False) as answer,
         ):
             if answer.status != 200:
@@ -62,41 +66,45 @@ class KeySet:
         self._keys: Mapping[str, dict[str, Any]] = {}
         self._tried_at: float | None = None
         self._good_at: float | None = None
-        self._refreshing = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
         self.problem: str | None = None
         self.generation = 0
 
-    def get(self, key_id: str) -> dict[str, Any] | None:
-        """The JWK, or None."""
-        return self._keys.get(key_id)
-
     async def find(self, key_id: str) -> dict[str, Any] | None:
-        """The JWK; for one that is not known the set is fetched first, if that was not done just now."""
-        if key_id not in self._keys and self._may_try():
-            async with self._refreshing:
-                if self._may_try():
-                    await self.refresh()
+        """The JWK. For one that is not known the set is fetched, unless that was just done: whoever asks
+        meanwhile waits for the same fetch, FETCH_SECONDS at most.
+        """
+        if key_id not in self._keys and (self._fetching is not None or self._may_try()):
+            await self.refresh()
         return self._keys.get(key_id)
 
     async def refresh(self) -> None:
         """Fetches the set. One that cannot be had is noted, and the keys stay until they are too old."""
-        self._tried_at = now = self._monotonic()
-        try:
-            keys = parse(await self._fetch(self._url))
-        except JwksError as error:
-            self._note(str(error))
-            if self._good_at is not None and now - self._good_at > MAX_AGE_SECONDS:
-                self._take({})
-            return
-        self._good_at = now
-        self._note(None)
-        self._take(keys)
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._refresh())
+        # One who leaves does not end what others wait for.
+        await asyncio.shield(self._fetching)
 
     async def keep_fresh(self) -> None:
         """Refreshes until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(REFRESH_SECONDS if self.problem is None else RETRY_SECONDS)
+
+    async def _refresh(self) -> None:
+        try:
+            keys = parse(await self._fetch(self._url))
+        except JwksError as error:
+            self._note(str(error))
+            if self._good_at is not None and self._monotonic() - self._good_at > MAX_AGE_SECONDS:
+                self._take({})
+        else:
+            self._good_at = self._monotonic()
+            self._note(None)
+            self._take(keys)
+        finally:
+            self._tried_at = self._monotonic()
+            self._fetching = None
 
     def _may_try(self) -> bool:
         return self._tried_at is None or self._monotonic() - self._tried_at >= UNKNOWN_SECONDS
@@ -114,8 +122,9 @@ class KeySet:
 
 
 def parse(body: bytes) -> Mapping[str, dict[str, Any]]:
-    """The keys of a JWK set (RFC 7517) that can verify signatures, by id: RSA from 2048 bits and elliptic
-    curves. Others, and what else stands in a key, are left out. Raises JwksError where it is no key set.
+    """The keys of a JWK set (RFC 7517) that are to verify signatures, by id: RSA of 2048 to 8192 bits and
+    elliptic curves. Others, and what else stands in a key, are left out. Raises JwksError where it is no key
+    set.
     """
     try:
         held = jiter.from_json(body)
@@ -132,11 +141,14 @@ def parse(body: bytes) -> Mapping[str, dict[str, Any]]:
 
 
 def _public(key: Mapping[str, Any]) -> dict[str, Any] | None:
-    if not isinstance(key.get("kid"), str) or key.get("use", "sig") != "sig":
+    uses = key.get("key_ops", ["verify"])
+    for_verifying = isinstance(uses, list) and "verify" in uses and key.get("use", "sig") == "sig"
+    if not for_verifying or not isinstance(key.get("kid"), str):
         return None
     if key.get("kty") == "RSA":
         names = ("n", "e")
-        good = _bits(key.get("n")) >= MIN_RSA_BITS and _bits(key.get("e")) > 1
+        least, most = RSA_BITS
+        good = least <= _bits(key.get("n")) <= most and 1 < _bits(key.get("e")) <= MOST_EXPONENT_BITS
     elif key.get("kty") == "EC":
         names = ("x", "y")
         good = key.get("crv") in _CURVES and all(_bits(key.get(name)) for name in names)

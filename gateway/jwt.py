@@ -1,28 +1,37 @@
 """JSON Web Tokens in place of keys. The one module that knows the library which verifies them."""
 
 import base64
+import binascii
 import hashlib
 import re
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from jose import jwt
+import jiter
+from jose import jwk, jws
 from jose.exceptions import JOSEError
 
-from gateway.errors import InvalidToken
-from gateway.jwks import KeySet
+from gateway.errors import InvalidToken, StoreUnavailable
+from gateway.jwks import RETRY_SECONDS, KeySet
 from gateway.plans import Overrides
 from gateway.principal import ALL_SCOPES, TOKEN_KEY_ID, Grant, Scope
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 MAX_TOKEN_BYTES = 8192
 MAX_CACHED = 10_000
+# The year 10000. Beyond it a moment is no seconds: more likely milliseconds, which would never expire.
+LATEST = 253_402_300_800
+# Stricter than the library, which skips what is no base64url: a signature has one text.
+_FORM = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,99}")
 _PLAN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _KINDS = {"RS": "RSA", "ES": "EC"}
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _NO_OVERRIDES = Overrides()
+_NO_TOKEN = "This is not a JSON Web Token."  # noqa: S105 - no secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +53,14 @@ class JwtSettings:
 @dataclass(frozen=True, slots=True)
 class _Verified:
     grant: Grant
-    expires_at: float
+    good_until: float
     generation: int
 
 
 class TokenVerifier:
     """Verifies tokens, and remembers those that it has: a signature costs more than all else of a request.
 
-    A token is forgotten when it expires, and when the issuer's keys change.
+    A token is good no longer than it says, and is verified anew when the issuer's keys change.
     """
 
     def __init__(
@@ -62,74 +71,111 @@ class TokenVerifier:
         self._keys = keys
         self._secret = secret
         self._clock = clock
-        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        # Both the oldest first, MAX_CACHED at most.
+        self._verified: dict[bytes, _Verified] = {}
+        self._grants: dict[str, Grant] = {}
 
     async def verify(self, token: bytes) -> Grant:
-        """Whose token this is. Raises InvalidToken."""
+        """Whose token this is: the same object for all tokens of a subject that say the same, so that what it
+        is worth need not be worked out again. Raises InvalidToken, or StoreUnavailable where the issuer's
+        keys cannot be had.
+        """
         if len(token) > MAX_TOKEN_BYTES:
             raise InvalidToken(f"The token is longer than {MAX_TOKEN_BYTES} bytes.")
         digest = hashlib.sha256(token).digest()
         known = self._verified.get(digest)
-        if known is not None and known.generation == self._generation():
-            if known.expires_at > self._clock():
-                return known.grant
-            del self._verified[digest]
+        if known is not None and known.good_until > self._clock() and known.generation == self._generation():
+            return known.grant
+        self._verified.pop(digest, None)
         return await self._verify(token, digest)
 
+    @property
+    def kept(self) -> int:
+        """How many tokens are remembered; MAX_CACHED at most."""
+        return len(self._verified)
+
     async def _verify(self, token: bytes, digest: bytes) -> Grant:
-        text = token.decode("latin-1")
-        algorithm, key = await self._key_of(text)
-        generation = self._generation()
-        claims = self._claims(text, algorithm, key)
-        grant = _grant(claims, self._settings)
-        if len(self._verified) >= MAX_CACHED:
-            self._verified.popitem(last=False)
-        self._verified[digest] = _Verified(grant, claims["exp"] + self._settings.leeway, generation)
+        form = _FORM.fullmatch(token)
+        head = _object(form[1]) if form is not None else None
+        if head is None:
+            raise InvalidToken(_NO_TOKEN)
+        algorithm = self._algorithm_of(head)
+        key = await self._key_of(head, algorithm)
+        # No other coroutine runs from here on: the key is this generation's.
+        claims = _object_signed_with(key, algorithm, token)
+        if claims is None:
+            raise InvalidToken(_NO_TOKEN)
+        good_until = _good_until(claims, self._settings, self._clock())
+        grant = self._one(_grant(claims, self._settings))
+        _keep(self._verified, digest, _Verified(grant, good_until, self._generation()))
         return grant
 
-    async def _key_of(self, token: str) -> tuple[str, Any]:
-        """The algorithm and the key: of the kind that the algorithm needs, whatever else the head says."""
-        try:
-            head = jwt.get_unverified_header(token)
-        except JOSEError:
-            raise InvalidToken("This is not a JSON Web Token.") from None
-        algorithm, key_id = head.get("alg"), head.get("kid")
-        if algorithm not in self._settings.algorithms:
+    def _algorithm_of(self, head: Mapping[str, Any]) -> str:
+        algorithm = head.get("alg")
+        if not isinstance(algorithm, str) or algorithm not in self._settings.algorithms:
             taken = ", ".join(self._settings.algorithms)
             raise InvalidToken(f"The token's algorithm is not taken here; {taken} are.")
         if "crit" in head:
             raise InvalidToken("The token's head demands what is not understood here.")
-        if algorithm.startswith("HS"):
-            return algorithm, self._secret
-        key = await self._keys.find(key_id) if self._keys is not None and isinstance(key_id, str) else None
-        if key is None or not _fits(key, algorithm):
-            raise InvalidToken("The token names no key of the issuer's (kid).")
-        return algorithm, key
+        return algorithm
 
-    def _claims(self, token: str, algorithm: str, key: Any) -> dict[str, Any]:
-        settings = self._settings
-        options = {"leeway": settings.leeway, "verify_at_hash": False}
-        options |= {f"require_{name}": True for name in ("exp", "sub", "iss", "aud")}
-        try:
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=[algorithm],
-                audience=settings.audience,
-                issuer=settings.issuer,
-                options=options,
+    async def _key_of(self, head: Mapping[str, Any], algorithm: str) -> Any:
+        """Of the kind that the algorithm needs, from the place for that kind, whatever else the head says."""
+        if algorithm.startswith("HS"):
+            return self._secret
+        key_id = head.get("kid")
+        if self._keys is None or not isinstance(key_id, str):
+            raise InvalidToken("The token names no key of the issuer's (kid).")
+        key = await self._keys.find(key_id)
+        if key is None and self._keys.problem is not None:
+            raise StoreUnavailable(
+                "This token cannot be checked now: its issuer's keys cannot be had. Try again.",
+                retry_after=round(RETRY_SECONDS),
             )
-        except (JOSEError, ValueError, TypeError, OverflowError) as error:
-            raise InvalidToken(f"The token is not valid: {_reason(error)}.") from None
-        if isinstance(claims["exp"], bool) or not isinstance(claims["exp"], int | float):
-            raise InvalidToken("The token's expiry (exp) is not a number.")
-        return claims
+        if key is None or not _fits(key, algorithm):
+            raise InvalidToken("The token names no key of the issuer's (kid) that fits its algorithm.")
+        return key
+
+    def _one(self, grant: Grant) -> Grant:
+        """The one object for equal grants."""
+        kept = self._grants.get(grant.key_id)
+        if kept != grant:
+            _keep(self._grants, grant.key_id, grant)
+            return grant
+        return kept
 
     def _generation(self) -> int:
         return self._keys.generation if self._keys is not None else 0
 
 
-def _fits(key: dict[str, Any], algorithm: str) -> bool:
+def _keep(cache: dict[K, V], key: K, value: V) -> None:
+    if key not in cache and len(cache) >= MAX_CACHED:
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def _object(part: bytes) -> dict[str, Any] | None:
+    """A JSON object in base64url; None where it is none, or holds what readers take differently."""
+    try:
+        text = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+        found = jiter.from_json(text, allow_inf_nan=False, catch_duplicate_keys=True)
+    except (binascii.Error, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _object_signed_with(key: Any, algorithm: str, token: bytes) -> dict[str, Any] | None:
+    """The payload, once its signature is verified; None where it is no JSON object. Raises InvalidToken."""
+    try:
+        # Made here: the library would guess what a text is, and take a secret that is JSON for something
+        # else.
+        jws.verify(token.decode("ascii"), jwk.construct(key, algorithm), [algorithm])
+    except (JOSEError, ValueError, TypeError, OverflowError):
+        raise InvalidToken("The token is not valid: its signature is wrong.") from None
+    return _object(token.split(b".")[1])
+
+
+def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
     """Whether the key is of the algorithm's kind, and on its curve, and not meant for another."""
     return (
         key["kty"] == _KINDS.get(algorithm[:2])
@@ -138,19 +184,48 @@ def _fits(key: dict[str, Any], algorithm: str) -> bool:
     )
 
 
-def _reason(error: Exception) -> str:
-    """The library's words where they are its own alone; others could hold a piece of the token."""
-    text = str(error)
-    known = ("Signature has expired", "Signature verification failed", "Invalid audience", "Invalid issuer")
-    found = next((words for words in known if words in text), None)
-    if found is None and "missing required key" in text:
-        found = "a claim of exp, sub, iss, aud is missing"
-    if found is None and "not yet valid" in text:
-        found = "it is not valid yet"
-    return found or "its signature or a claim is wrong"
+def _good_until(claims: Mapping[str, Any], settings: JwtSettings, now: float) -> float:
+    """When the token ends, the leeway included. Raises InvalidToken where it is another issuer's, for another
+    audience, of nobody, over, or not begun.
+    """
+    if claims.get("iss") != settings.issuer:
+        raise _wrong("its issuer (iss) is not the one that is taken here")
+    audience = claims.get("aud")
+    if settings.audience not in ([audience] if isinstance(audience, str) else _texts(audience)):
+        raise _wrong("its audience (aud) is not this service")
+    if not isinstance(claims.get("sub"), str) or not claims["sub"]:
+        raise _wrong("it names no subject (sub)")
+    expires = _moment(claims, "exp")
+    if expires is None:
+        raise _wrong("it never expires (exp)")
+    if now >= expires + settings.leeway:
+        raise _wrong("it has expired")
+    for name in ("nbf", "iat"):
+        begins = _moment(claims, name)
+        if begins is not None and begins > now + settings.leeway:
+            raise _wrong(f"it is not valid yet ({name})")
+    return expires + settings.leeway
 
 
-def _grant(claims: dict[str, Any], settings: JwtSettings) -> Grant:
+def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LATEST:
+        raise _wrong(f"its {name} is no moment in seconds since 1970")
+    return float(value)
+
+
+def _texts(value: object) -> list[str]:
+    """A list of texts; empty where it is none."""
+    return value if isinstance(value, list) and all(isinstance(one, str) for one in value) else []
+
+
+def _wrong(why: str) -> InvalidToken:
+    return InvalidToken(f"The token is not valid: {why}.")
+
+
+def _grant(claims: Mapping[str, Any], settings: JwtSettings) -> Grant:
     tenant = claims.get(settings.tenant_claim, settings.default_tenant)
     if not isinstance(tenant, str) or not _LABEL.fullmatch(tenant):
         raise InvalidToken(f"The token's claim `{settings.tenant_claim}` names no tenant.")
