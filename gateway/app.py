@@ -32,6 +32,8 @@ from gateway.tokenizer import EngineTokenizer
 from gateway.upstreams import Pool, Slot, Transport
 
 SNAPSHOT = "keys.snapshot"
+# What part of the bodies in memory may be one tenant's.
+TENANT_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
     entitlements = _entitlements(configuration, plans)
     directory = _directory(configuration, outside, entitlements)
     pool = _pool(configuration, outside.transport)
-    budget = BodyBudget(configuration.settings.max_inflight_body_bytes)
+    most = configuration.settings.max_inflight_body_bytes
+    budget = BodyBudget(most, max(most // TENANT_SHARE, configuration.settings.max_body_bytes))
     metrics.read_at_scrape(directory, pool, budget, ledger, limiter, plans)
     health = Health(directory, pool, ledger, limiter, plans)
     refusals = RefusalLog()

@@ -14,29 +14,48 @@ class ClientGone(Exception):
 
 
 class BodyBudget:
-    """All request bodies that are held at one time, in bytes."""
+    """All request bodies that are held at one time, in bytes; of one tenant's at most `share`, so that slow
+    senders of one cannot keep out all others.
+    """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, share: int | None = None) -> None:
         self._limit = limit
+        self._share = limit if share is None else share
+        self._of_tenants: dict[str, int] = {}
         self.held = 0
 
-    def hold(self, size: int) -> None:
-        """Counts `size` more bytes. Raises Overloaded, and counts nothing, beyond the limit."""
+    def hold(self, size: int, tenant: str) -> None:
+        """Counts `size` more bytes. Raises Overloaded, and counts nothing, beyond the limit or the share."""
+        of_tenant = self._of_tenants.get(tenant, 0) + size
         if self.held + size > self._limit:
             raise Overloaded(
                 "Too many request bodies are being read at this moment. Try again.", retry_after=1
             )
+        if of_tenant > self._share:
+            raise Overloaded(
+                f"Your tenant's requests under way hold {self._share} bytes of bodies, its share. Try again.",
+                retry_after=1,
+            )
         self.held += size
+        self._of_tenants[tenant] = of_tenant
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, tenant: str) -> None:
         self.held -= size
+        left = self._of_tenants.get(tenant, 0) - size
+        if left > 0:
+            self._of_tenants[tenant] = left
+        else:
+            self._of_tenants.pop(tenant, None)
 
 
 class HeldBody:
     """A request's body, held against the budget until the `with` block ends."""
 
-    def __init__(self, budget: BodyBudget, deadlines: Deadlines, *, max_bytes: int, timeout: float) -> None:
+    def __init__(
+        self, budget: BodyBudget, deadlines: Deadlines, *, tenant: str, max_bytes: int, timeout: float
+    ) -> None:
         self._budget = budget
+        self._tenant = tenant
         self._deadlines = deadlines
         self._max_bytes = max_bytes
         self._timeout = timeout
@@ -48,7 +67,7 @@ class HeldBody:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._budget.give_back(self._held)
+        self._budget.give_back(self._held, self._tenant)
 
     async def read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """All of it. Raises UnsupportedEncoding, BodyTooLarge, Overloaded, RequestTimeout or ClientGone."""
@@ -73,7 +92,7 @@ class HeldBody:
             chunk: bytes = message.get("body", b"")
             if self._held + len(chunk) > self._max_bytes:
                 raise self._too_large()
-            self._budget.hold(len(chunk))
+            self._budget.hold(len(chunk), self._tenant)
             self._held += len(chunk)
             chunks.append(chunk)
             if not message.get("more_body", False):

@@ -141,7 +141,11 @@ class PublicApp:
     ) -> None:
         settings = self.settings
         with HeldBody(
-            self.budget, self.deadlines, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout
+            self.budget,
+            self.deadlines,
+            tenant=principal.tenant,
+            max_bytes=settings.max_body_bytes,
+            timeout=settings.body_timeout,
         ) as held:
             raw = await held.read(exchange.headers, receive)
             exchange.bytes_in = len(raw)

@@ -22,13 +22,15 @@ async def read(
     max_bytes: int = 100,
     timeout: float = 5,
 ) -> bytes:
-    with HeldBody(budget or BodyBudget(1000), Deadlines(), max_bytes=max_bytes, timeout=timeout) as held:
+    with HeldBody(
+        budget or BodyBudget(1000), Deadlines(), tenant="acme", max_bytes=max_bytes, timeout=timeout
+    ) as held:
         return await held.read(headers or {}, Client(messages).receive)
 
 
 async def test_a_body_is_held_until_the_block_ends() -> None:
     budget = BodyBudget(1000)
-    with HeldBody(budget, Deadlines(), max_bytes=100, timeout=5) as held:
+    with HeldBody(budget, Deadlines(), tenant="acme", max_bytes=100, timeout=5) as held:
         assert await held.read({}, Client(body(b"ab", b"", b"cde")).receive) == b"abcde"
         assert budget.held == 5
     assert budget.held == 0
@@ -76,7 +78,7 @@ async def test_a_body_that_says_it_is_not_compressed_is_read(encoding: bytes) ->
 
 async def test_all_bodies_together_are_bounded_and_a_refused_one_takes_nothing() -> None:
     budget = BodyBudget(10)
-    with HeldBody(budget, Deadlines(), max_bytes=100, timeout=5) as held:
+    with HeldBody(budget, Deadlines(), tenant="acme", max_bytes=100, timeout=5) as held:
         await held.read({}, Client(body(b"x" * 8)).receive)
         with pytest.raises(Overloaded) as refused:
             await read(body(b"x", b"xx"), budget=budget)
@@ -111,10 +113,24 @@ async def test_what_is_held_is_given_back_after_a_fault(fault: Callable[[], Base
     budget = BodyBudget(1000)
 
     async def use() -> None:
-        with HeldBody(budget, Deadlines(), max_bytes=100, timeout=5) as held:
+        with HeldBody(budget, Deadlines(), tenant="acme", max_bytes=100, timeout=5) as held:
             await held.read({}, Client(body(b"abc")).receive)
             raise fault()
 
     with pytest.raises((RuntimeError, asyncio.CancelledError)):
         await use()
+    assert budget.held == 0
+
+
+def test_one_tenants_bodies_leave_room_for_others() -> None:
+    budget = BodyBudget(100, share=25)
+    budget.hold(20, "greedy")
+    with pytest.raises(Overloaded, match="share"):
+        budget.hold(6, "greedy")
+    budget.hold(25, "another")
+    budget.give_back(20, "greedy")
+    budget.hold(25, "greedy")
+    assert budget.held == 50
+    budget.give_back(25, "greedy")
+    budget.give_back(25, "another")
     assert budget.held == 0
