@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway import keys
-from gateway.errors import AuthenticationFailed, MissingKey, MistypedKey
+from gateway.errors import AuthenticationFailed, MissingKey
 from gateway.failed_logins import FailedLogins
 from gateway.identity import KeyDirectory
 from gateway.principal import Entitlements, Grant, Principal
@@ -46,14 +45,7 @@ class Authenticator:
     async def _caller(self, credential: bytes) -> Principal:
         if self.tokens is not None and credential.count(b".") == 2:
             return self.entitlements.principal(await self.tokens.verify(credential))
-        parsed = keys.parse(credential.decode("latin-1"))
-        if parsed is not None:
-            return self.directory.authenticate(parsed)
-        if not credential.startswith(keys.PREFIX.encode()):
-            raise AuthenticationFailed(f"This is not one of this service's API keys. {_HOW}")
-        raise MistypedKey(
-            f"This is not a well-formed API key: its checksum is wrong. Was it cut or mistyped? {_HOW}"
-        )
+        return self.directory.authenticate(credential)
 
 
 def _credential(headers: Mapping[bytes, bytes], *, api_key_header: bool) -> bytes:

@@ -1,17 +1,23 @@
 """API keys in memory: who a key is, without a store on the data path, and every change to keys."""
 
 import asyncio
-import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway import keys
-from gateway.errors import AuthenticationFailed, DisabledKey, ExpiredKey, RevokedKey, StoreUnavailable
-from gateway.plans import Overrides
-from gateway.principal import ALL_SCOPES, Entitlements, Grant, Principal, Scope
+from gateway.credentials import Credentials, Known, grant_of
+from gateway.errors import (
+    AuthenticationFailed,
+    DisabledKey,
+    ExpiredKey,
+    PlanMissing,
+    RevokedKey,
+    StoreUnavailable,
+)
+from gateway.principal import Entitlements, Principal
 from gateway.snapshot import Snapshot
 from gateway.store import KeyRecord, Store, StoreError
 
@@ -38,12 +44,6 @@ class KeyDraft:
     models: tuple[str, ...] | None = None
     overrides: Mapping[str, int | str] = field(default_factory=dict)
     expires_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    record: KeyRecord
-    grant: Grant
 
 
 class Snapshots(Protocol):
@@ -80,7 +80,9 @@ class KeyDirectory:
         self._max_age = max_age
         self._clock = clock
         self._log = log
-        self._known: dict[str, _Known] = {}
+        self._credentials = Credentials(pepper, clock)
+        self._known: dict[str, Known] = {}
+        self._saving = asyncio.Lock()
         self._newest = 0.0
         self._changed_here: set[str] = set()
         self._unsaved = True
@@ -94,14 +96,18 @@ class KeyDirectory:
         """Whether any key can be served: the store answers, or did so not too long ago."""
         return self.store_up or self._age() <= self._max_age
 
-    def authenticate(self, parsed: keys.ParsedKey) -> Principal:
-        """Whose key this is. Raises AuthenticationFailed, RevokedKey, DisabledKey, ExpiredKey, PlanMissing or
+    def authenticate(self, credential: bytes) -> Principal:
+        """Whose key this is. Raises AuthenticationFailed or one of its kinds, PlanMissing or
         StoreUnavailable.
         """
-        if not self.store_up:
-            self._must_be_known(parsed.id)
-        known = self._known.get(parsed.id)
-        if known is None or not self._is_secret_of(known.record, parsed.secret):
+        known = self._credentials.owner(credential, self._known)
+        # Without the store an unknown key may be a new one, a wrong secret the one after a rotation.
+        if not self.serves or (known is None and not self.store_up):
+            raise StoreUnavailable(
+                "This key cannot be checked now: the key store does not answer. Try again.",
+                retry_after=RETRY_SECONDS,
+            )
+        if known is None:
             raise AuthenticationFailed(_WRONG)
         record = known.record
         if record.revoked_at is not None:
@@ -110,7 +116,7 @@ class KeyDirectory:
             raise DisabledKey("This API key is disabled for now. Ask your operator.")
         if record.expires_at is not None and record.expires_at <= self._clock():
             raise ExpiredKey("This API key has expired. Ask your operator for a new one.")
-        return self._entitlements.principal(known.grant)
+        return self._principal(known)
 
     def all(self) -> list[KeyRecord]:
         """Every key, oldest first."""
@@ -123,8 +129,7 @@ class KeyDirectory:
 
     def principal_of(self, record: KeyRecord) -> Principal:
         """What this key may do under the present plans. Raises PlanMissing."""
-        known = self._known.get(record.id)
-        return self._entitlements.principal(known.grant if known else _grant(record))
+        return self._principal(self._known.get(record.id) or Known(record, grant_of(record)))
 
     async def create(self, drafts: Sequence[KeyDraft], *, actor: str) -> list[tuple[str, KeyRecord]]:
         """New keys, stored before they are returned: their texts, which are nowhere else, and their records.
@@ -165,9 +170,13 @@ class KeyDirectory:
         record = await self._change(key_id, changes, actor, "rotate", read_at=old.changed_at)
         return None if record is None else (text, record)
 
-    async def change(self, key_id: str, changes: Mapping[str, Any], *, actor: str) -> KeyRecord | None:
-        """Sets fields of the record; None where there is no such key. Raises StoreError."""
-        return await self._change(key_id, changes, actor, "change")
+    async def change(
+        self, key_id: str, changes: Mapping[str, Any], *, actor: str, read_at: float | None = None
+    ) -> KeyRecord | None:
+        """Sets fields of the record; None where there is no such key. Raises StoreError, and Stale where the
+        record's `changed_at` is no longer `read_at`.
+        """
+        return await self._change(key_id, changes, actor, "change", read_at)
 
     async def disable(self, key_id: str, *, actor: str) -> KeyRecord | None:
         return await self._change(key_id, {"disabled_at": self._clock()}, actor, "disable")
@@ -209,29 +218,13 @@ class KeyDirectory:
             await asyncio.sleep(REFRESH_SECONDS)
             await self.refresh()
 
-    def _must_be_known(self, key_id: str) -> None:
-        if key_id in self._known and self.serves:
-            return
-        raise StoreUnavailable(
-            "This key cannot be checked now: the key store does not answer. Try again.",
-            retry_after=RETRY_SECONDS,
-        )
+    def _principal(self, known: Known) -> Principal:
+        if known.grant is None:
+            raise PlanMissing("This key's own limits are not understood here. Ask your operator.")
+        return self._entitlements.principal(known.grant)
 
     def _age(self) -> float:
         return self._clock() - self.good_at
-
-    def _is_secret_of(self, record: KeyRecord, secret: str) -> bool:
-        given = keys.digest(secret, self._pepper)
-        if record.pepper_id == self.pepper_id and hmac.compare_digest(record.digest, given):
-            return True
-        previous, until = record.previous_digest, record.previous_until
-        return (
-            previous is not None
-            and until is not None
-            and record.previous_pepper_id == self.pepper_id
-            and hmac.compare_digest(previous, given)
-            and self._clock() < until
-        )
 
     def _make(self, draft: KeyDraft) -> tuple[str, KeyRecord]:
         text, now = keys.generate(), self._clock()
@@ -272,13 +265,17 @@ class KeyDirectory:
         return record
 
     def _apply(self, record: KeyRecord) -> None:
-        self._newest = max(self._newest, record.changed_at)
+        # Stamped by a clock that is ahead, it must not hide what clocks that are right have stamped.
+        self._newest = max(self._newest, min(record.changed_at, self._clock()))
         known = self._known.get(record.id)
         if known is not None and (
             known.record == record or (known.record.revoked_at is not None and record.revoked_at is None)
         ):
             return  # nothing new; or read before a revocation, which is for good
-        self._known[record.id] = _Known(record, _grant(record))
+        grant = grant_of(record)
+        if grant is None:
+            self._log.error("key_not_understood", key_id=record.id)
+        self._known[record.id] = Known(record, grant)
         self._unsaved = True
 
     def _note_store(self, *, up: bool) -> None:
@@ -290,29 +287,19 @@ class KeyDirectory:
         self.store_up = up
 
     async def _save(self) -> None:
-        now = self._clock()
-        if not self._unsaved and now - self._saved_at < SNAPSHOT_SECONDS:
-            return
-        self._unsaved, self._saved_at = False, now
-        try:
-            await asyncio.to_thread(self._snapshots.save, Snapshot(self.good_at, self.all()))
-        except OSError as error:
-            self._unsaved = True
-            self._log.error("snapshot_failed", error=error.strerror)
+        async with self._saving:  # or an older state could be written over a newer one
+            now = self._clock()
+            if not self._unsaved and now - self._saved_at < SNAPSHOT_SECONDS:
+                return
+            self._unsaved, self._saved_at = False, now
+            try:
+                await asyncio.to_thread(self._snapshots.save, Snapshot(self.good_at, self.all()))
+            except OSError as error:
+                self._unsaved = True
+                self._log.error("snapshot_failed", error=error.strerror)
 
 
 def _parsed(text: str) -> keys.ParsedKey:
     parsed = keys.parse(text)
     assert parsed is not None
     return parsed
-
-
-def _grant(record: KeyRecord) -> Grant:
-    return Grant(
-        tenant=record.tenant,
-        key_id=record.id,
-        plan=record.plan,
-        scopes=ALL_SCOPES if record.scopes is None else frozenset(cast("tuple[Scope, ...]", record.scopes)),
-        models=record.models,
-        overrides=Overrides.model_validate(dict(record.overrides)),
-    )

@@ -1,5 +1,6 @@
 """The last good state of the keys on disk, for a start without the store."""
 
+import fcntl
 import hmac
 import os
 from collections.abc import Sequence
@@ -33,17 +34,23 @@ class SnapshotFile:
         self._key = key
 
     def save(self, snapshot: Snapshot) -> None:
-        """Raises OSError and leaves the file as it was."""
+        """Several processes may share the file. Raises OSError and leaves the file as it was."""
         body = orjson.dumps(
             {"version": VERSION, "taken_at": snapshot.taken_at, "keys": [_plain(r) for r in snapshot.records]}
         )
         part = self._path.with_name(self._path.name + ".part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self._mac(body) + b"\n" + body)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)  # one writer at a time: they share the name of the part
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self._mac(body) + b"\n" + body)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self._path)
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def load(self) -> Snapshot | None:
         """None where there is no file, or one that was changed, cut off or made with another key."""

@@ -23,7 +23,7 @@ def serves(admin: Administration, text: str) -> bool:
     parsed = keys.parse(text)
     assert parsed
     try:
-        admin.directory.authenticate(parsed)
+        admin.directory.authenticate(text.encode())
     except AuthenticationFailed:
         return False
     return True
