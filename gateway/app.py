@@ -128,13 +128,12 @@ def _entitlements(configuration: Configuration, plans: PlansFile) -> Entitlement
 
 
 def _directory(configuration: Configuration, outside: Outside, entitlements: Entitlements) -> KeyDirectory:
-    settings, secrets = configuration.settings, configuration.secrets
     return KeyDirectory(
         outside.store,
-        pepper=secrets.key_pepper,
+        pepper=configuration.secrets.key_pepper,
         entitlements=entitlements,
-        snapshots=SnapshotFile(settings.data_dir / SNAPSHOT, secrets.derived("key snapshot")),
-        max_age=settings.snapshot_max_age,
+        snapshots=SnapshotFile.of(configuration),
+        max_age=configuration.settings.snapshot_max_age,
         clock=outside.clock,
         log=outside.log,
     )

@@ -17,22 +17,28 @@ POOL_SIZE = 5
 _MIGRATION_LOCK = 0x6761_7465_686F
 
 
-def sqlite_engine(path: Path) -> AsyncEngine:
-    """For a file, which is made and brought up to date. Blocks: for the start. Raises SQLAlchemyError,
+def migrate_sqlite(path: Path) -> None:
+    """Makes the file where there is none, and brings its schema up to date. Blocks. Raises SQLAlchemyError,
     CommandError (a schema that this version does not know) or OSError.
     """
     # Without a worker thread: one that dies while it opens a file says so on stderr, with a traceback.
-    first = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
-    sa.event.listen(first, "connect", _durable_wal)
-    sa.event.listen(first, "begin", _one_migration_at_a_time)
+    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
+    sa.event.listen(engine, "connect", _durable_wal)
+    sa.event.listen(engine, "begin", _one_migration_at_a_time)
     try:
-        with first.begin() as connection:
+        with engine.begin() as connection:
             _upgrade(connection)
     finally:
-        first.dispose()
-    # `rw`: a file that is gone is a store that is gone, not a reason to begin an empty one.
-    existing = {"uri": "true", "mode": "rw"}
-    url = sa.URL.create("sqlite+aiosqlite", database=path.absolute().as_uri(), query=existing)
+        engine.dispose()
+
+
+def sqlite_engine(path: Path) -> AsyncEngine:
+    """For a file that exists: one that is gone is a store that is gone, not a reason to begin an empty one.
+    Connects at the first use.
+    """
+    url = sa.URL.create(
+        "sqlite+aiosqlite", database=path.absolute().as_uri(), query={"uri": "true", "mode": "rw"}
+    )
     engine = create_async_engine(url)
     sa.event.listen(engine.sync_engine, "connect", _durable_wal)
     _leave_replaced_file(engine, path)
@@ -61,7 +67,7 @@ def postgresql_engine(url: str, password: str | None, timeout: float) -> AsyncEn
 
 
 async def migrate_postgresql(engine: AsyncEngine) -> None:
-    """Brings the schema up to date; several gateways may start at once. Raises what sqlite_engine does, and
+    """Brings the schema up to date; several gateways may start at once. Raises what migrate_sqlite does, and
     asyncpg's errors.
     """
     async with engine.begin() as connection:

@@ -18,6 +18,7 @@ from gateway.memory_limiter import MemoryLimiter
 from gateway.plans import PlansFile
 from gateway.principal import client_models
 from gateway.settings import Configuration, ConfigurationError, Settings
+from gateway.snapshot import SNAPSHOT, SnapshotFile
 from gateway.sqlstore import SqlStore
 from gateway.store import Store, StoreError, StoreUnfit
 from gateway.upstreams import AiohttpTransport, Transport
@@ -83,14 +84,7 @@ async def opened(
 async def _open_store(configuration: Configuration, log: FilteringBoundLogger) -> Store:
     settings = configuration.settings
     if settings.database_url is None:
-        try:
-            return SqlStore.open_sqlite(settings.data_dir / DATABASE)
-        except StoreUnfit as error:
-            raise ConfigurationError(f"{error}.") from error
-        except StoreError as error:
-            raise ConfigurationError(
-                f"{error}. Is {settings.data_dir} there, and writable for user {os.getuid()}?"
-            ) from error
+        return _open_sqlite(configuration, log)
     store = SqlStore.postgresql(settings.database_url, configuration.secrets.database_password)
     try:
         await store.open()
@@ -100,6 +94,34 @@ async def _open_store(configuration: Configuration, log: FilteringBoundLogger) -
     except StoreError as error:
         log.warning("store_gone", problem=str(error))
     return store
+
+
+def _open_sqlite(configuration: Configuration, log: FilteringBoundLogger) -> Store:
+    """The file, made where there is none. One that cannot be opened, or is gone although there were keys, is
+    a store that is gone: while the last known keys may be served, that is no reason not to start.
+    """
+    home = configuration.settings.data_dir
+    path = home / DATABASE
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise ConfigurationError(
+            f"the store {path} cannot be opened. Is {home} there, and writable for user {os.getuid()}?"
+        )
+    snapshot = SnapshotFile.of(configuration).load()
+    had_keys = snapshot is not None and len(snapshot.records) > 0
+    try:
+        if path.exists() or not had_keys:
+            return SqlStore.open_sqlite(path)
+        problem = f"the store {path} is gone"
+    except StoreUnfit as error:
+        raise ConfigurationError(f"{error}.") from error
+    except StoreError as error:
+        problem = str(error)
+    oldest = time.time() - configuration.settings.snapshot_max_age
+    if snapshot is None or not had_keys or snapshot.taken_at < oldest:
+        begin = f"to begin without any key, remove it and {home / SNAPSHOT}"
+        raise ConfigurationError(f"{problem}. Put it back from a backup; {begin}.")
+    log.warning("store_gone", problem=problem)
+    return SqlStore.sqlite(path)
 
 
 def _open_ledger(configuration: Configuration, store: Store, calendar: Calendar) -> Ledger:

@@ -11,8 +11,10 @@ from typing import Any
 import jiter
 import orjson
 
+from gateway.settings import Configuration
 from gateway.store import KeyRecord
 
+SNAPSHOT = "keys.snapshot"
 VERSION = 1
 _BYTES = ("digest", "previous_digest")
 _TUPLES = ("scopes", "models")
@@ -32,6 +34,11 @@ class SnapshotFile:
     def __init__(self, path: Path, key: bytes) -> None:
         self._path = path
         self._key = key
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> "SnapshotFile":
+        """The gateway's, in its data directory, sealed with a key that is derived from the pepper."""
+        return cls(configuration.settings.data_dir / SNAPSHOT, configuration.secrets.derived("key snapshot"))
 
     def save(self, snapshot: Snapshot) -> None:
         """Several processes may share the file. Raises OSError and leaves the file as it was."""

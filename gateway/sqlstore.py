@@ -1,9 +1,10 @@
 """The Store on SQLAlchemy: SQLite in WAL mode by default, PostgreSQL where several processes share it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.databases import migrate_postgresql, postgresql_engine, sqlite_engine
+from gateway.databases import migrate_postgresql, migrate_sqlite, postgresql_engine, sqlite_engine
 from gateway.store import AuditEntry, DayUsage, Duplicate, KeyRecord, KeyTokens, Stale, StoreError, StoreUnfit
 from gateway.tables import API_KEYS, AUDIT, LEDGER_MARKS, USAGE_DAYS
 
@@ -38,10 +39,17 @@ class SqlStore:
     succeeded yet: a gateway may start before its database.
     """
 
-    def __init__(self, engine: AsyncEngine, *, migrated: bool, timeout: float = OPERATION_SECONDS) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        migrate: Callable[[], Awaitable[None]] | None,
+        timeout: float = OPERATION_SECONDS,
+    ) -> None:
+        """`migrate` brings the schema up to date; None: it is."""
         self._engine = engine
         self._timeout = timeout
-        self._migrated = migrated
+        self._migrate = migrate
         self._migrating = asyncio.Lock()
         self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
@@ -51,11 +59,24 @@ class SqlStore:
         StoreUnfit for a schema that this version does not know.
         """
         try:
-            return cls(sqlite_engine(path), migrated=True)
+            migrate_sqlite(path)
         except CommandError as error:
             raise StoreUnfit(f"the store {path} was made by a later version") from error
         except (sa.exc.SQLAlchemyError, OSError) as error:
             raise StoreError(f"the store {path} cannot be opened") from error
+        return cls(sqlite_engine(path), migrate=None)
+
+    @classmethod
+    def sqlite(cls, path: Path) -> "SqlStore":
+        """A store in a file that cannot be opened now, or is gone, and may come back. It is never begun
+        anew.
+        """
+
+        async def migrate() -> None:
+            await asyncio.to_thread(path.stat)  # raises where it is gone
+            await asyncio.to_thread(migrate_sqlite, path)
+
+        return cls(sqlite_engine(path), migrate=migrate)
 
     @classmethod
     def postgresql(cls, url: str, password: str | None, *, timeout: float = OPERATION_SECONDS) -> "SqlStore":
@@ -63,9 +84,10 @@ class SqlStore:
         where the URL is none.
         """
         try:
-            return cls(postgresql_engine(url, password, timeout), migrated=False, timeout=timeout)
+            engine = postgresql_engine(url, password, timeout)
         except ValueError as error:
             raise StoreUnfit(f"the database URL is not one: {error}") from error
+        return cls(engine, migrate=partial(migrate_postgresql, engine), timeout=timeout)
 
     async def open(self) -> None:
         async with self._connection("opened"):
@@ -233,12 +255,12 @@ class SqlStore:
             raise StoreUnfit("the store was made by a later version") from error
 
     async def _migrate_once(self) -> None:
-        if self._migrated:
+        if self._migrate is None:
             return
         async with self._migrating:
-            if not self._migrated:
-                await migrate_postgresql(self._engine)
-                self._migrated = True
+            if self._migrate is not None:
+                await self._migrate()
+                self._migrate = None
 
 
 _LAST_USED = (

@@ -89,7 +89,7 @@ async def test_the_migrations_make_exactly_the_schema_that_the_code_uses(engine:
 
 async def test_keys_of_the_first_version_keep_their_limits(engine: AsyncEngine) -> None:
     await run(engine, up("0001"), insert, up("head"))
-    store = SqlStore(engine, migrated=True)
+    store = SqlStore(engine, migrate=None)
     assert list(await store.all_keys()) == [
         replace(RECORD, overrides={"requests_per_minute": 7}, expires_at=9.5),
         replace(RECORD, id="bbbbbbbbbb", revoked_at=3.5),
@@ -108,7 +108,7 @@ async def test_going_back_takes_new_keys_along_and_brings_no_disabled_key_to_lif
     engine: AsyncEngine,
 ) -> None:
     await run(engine, up("head"))
-    store = SqlStore(engine, migrated=True)
+    store = SqlStore(engine, migrate=None)
     limits = {"requests_per_minute": 5, "priority": 1}
     disabled = replace(RECORD, id="dddddddddd", disabled_at=4.0)
     await store.add([replace(RECORD, overrides=limits, models=("m",), plan="x"), disabled], actor="alice")
@@ -119,7 +119,7 @@ async def test_going_back_takes_new_keys_along_and_brings_no_disabled_key_to_lif
 
 async def test_up_and_down_and_up_again(engine: AsyncEngine) -> None:
     await run(engine, up("0001"), insert, up("head"), down("0001"), up("head"))
-    store = SqlStore(engine, migrated=True)
+    store = SqlStore(engine, migrate=None)
     await store.note(at=1.0, actor="alice", action="reload", detail={})
     assert [dict(record.overrides) for record in await store.all_keys()] == [{"requests_per_minute": 7}, {}]
     assert await run(engine, down("base"), tables) == {"alembic_version"}
