@@ -121,7 +121,11 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         1_048_576, gt=0, description="largest request body; Caddy's cap is the same number"
     )
-    max_inflight_body_bytes: int = Field(67_108_864, gt=0, description="all request bodies held at one time")
+    max_inflight_body_bytes: int = Field(
+        67_108_864,
+        gt=0,
+        description="all request bodies held at one time; one tenant may hold a quarter of it",
+    )
     body_timeout: Seconds = Field(30, description="for a client to send its whole body")
     connect_timeout: Seconds = Field(5, description="to connect to an engine")
     first_byte_timeout: Seconds = Field(300, description="for an engine's first byte: queue and prefill")
