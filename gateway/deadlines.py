@@ -20,11 +20,13 @@ class Deadlines:
         self.now = self._loop.time
         self._running: set[Deadline] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._due = math.inf
+        self.due = math.inf
 
-    def within(self, seconds: float) -> "Deadline":
-        """A `with` block that is cancelled after `seconds`, and then raises TimeoutError."""
-        return Deadline(self, seconds)
+    def within(self, seconds: float, *, total: float = math.inf) -> "Deadline":
+        """A `with` block that is cancelled after `seconds`, and then raises TimeoutError. It may be extended,
+        but to no more than `total` seconds in all.
+        """
+        return Deadline(self, seconds, total)
 
     def begin(self, deadline: "Deadline") -> None:
         self._running.add(deadline)
@@ -34,14 +36,14 @@ class Deadlines:
         self._running.discard(deadline)
 
     def look_by(self, at: float) -> None:
-        if at < self._due:
+        if at < self.due:
             if self._timer is not None:
                 self._timer.cancel()
-            self._due = at
+            self.due = at
             self._timer = self._loop.call_at(at, self._look)
 
     def _look(self) -> None:
-        now, self._due, self._timer = self._due, math.inf, None
+        now, self.due, self._timer = self.due, math.inf, None
         for deadline in [found for found in self._running if found.at <= now]:
             self._running.discard(deadline)
             deadline.expire()
@@ -51,11 +53,12 @@ class Deadlines:
 class Deadline:
     """One block under a deadline. `at` is by the event loop's clock."""
 
-    __slots__ = ("_all", "_cancelling", "_expired", "_seconds", "_task", "at")
+    __slots__ = ("_all", "_cancelling", "_end", "_expired", "_seconds", "_task", "_total", "at")
 
-    def __init__(self, all_of_them: Deadlines, seconds: float) -> None:
+    def __init__(self, all_of_them: Deadlines, seconds: float, total: float) -> None:
         self._all = all_of_them
         self._seconds = seconds
+        self._total = total
         self._expired = False
 
     def __enter__(self) -> Self:
@@ -63,14 +66,18 @@ class Deadline:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self.at = self._all.now() + self._seconds
+        now = self._all.now()
+        self._end = now + self._total
+        self.at = now + min(self._seconds, self._total)
         self._all.begin(self)
         return self
 
-    def move(self, at: float) -> None:
-        """Another end for the block, sooner or later than before."""
-        self.at = at
-        self._all.look_by(at)
+    def extend(self, seconds: float) -> None:
+        """The block may take `seconds` from now on, whatever was left before."""
+        at = self._all.now() + seconds
+        self.at = at = min(at, self._end)
+        if at < self._all.due:
+            self._all.look_by(at)
 
     def expire(self) -> None:
         self._expired = True

@@ -5,11 +5,12 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.types import Send
 
 from gateway import engine_errors
-from gateway.deadlines import Deadline, Deadlines
+from gateway.deadlines import Deadlines
 from gateway.endpoints import Endpoint
 from gateway.errors import ContextLengthExceeded, EngineFailed, EngineTimeout, GatewayError, Headers
 from gateway.exchange import Exchange
@@ -28,6 +29,8 @@ _EVENT_STREAM = (
     (b"x-accel-buffering", b"no"),
 )
 _JSON = (b"content-type", b"application/json")
+# Each chunk of a reply allows the next its idle time.
+Renew = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +89,13 @@ class Relay:
         with self._pool.pick() as slot:
             exchange.upstream = slot.upstream.name
             headers = slot.headers | {"X-Request-Id": exchange.request_id}
-            now = self._deadlines.now
-            end = now() + self._timeouts.total
+            limits = self._timeouts
             try:
-                first_byte = min(self._timeouts.first_byte, self._timeouts.total)
-                with self._deadlines.within(first_byte) as deadline:
+                with self._deadlines.within(limits.first_byte, total=limits.total) as deadline:
                     reply = await self._transport.post(slot.upstream, endpoint.path, allowed.body, headers)
                     try:
-                        patience = Patience(deadline, now, self._timeouts.idle, end)
-                        await self._answer(exchange, endpoint, allowed, reply, answer, patience)
+                        renew = partial(deadline.extend, limits.idle)
+                        await self._answer(exchange, endpoint, allowed, reply, answer, renew)
                     finally:
                         reply.close()
             except TimeoutError:
@@ -115,7 +116,7 @@ class Relay:
         allowed: Allowed,
         reply: EngineReply,
         answer: Answer,
-        patience: "Patience",
+        renew: Renew,
     ) -> None:
         rule = endpoint.usage or COMPLETIONS_USAGE
         if reply.status != 200:
@@ -123,32 +124,19 @@ class Relay:
         is_stream = reply.content_type.startswith("text/event-stream")
         if allowed.stream and is_stream:
             events = EventStream(endpoint.dialect, rule, hide_usage=allowed.hide_usage)
-            await _relay_events(exchange, events, reply, answer, patience)
+            await _relay_events(exchange, events, reply, answer, renew)
         elif not allowed.stream and reply.content_type.startswith("application/json"):
-            await _relay_json(exchange, rule, reply, answer, patience)
+            await _relay_json(exchange, rule, reply, answer, renew)
         else:
             raise engine_errors.from_reply(200, await _some(reply, ERROR_REPLY_BYTES))
 
 
-class Patience:
-    """A reply's deadline: each chunk allows the next its idle time, within the total."""
-
-    def __init__(self, deadline: Deadline, now: Callable[[], float], idle: float, end: float) -> None:
-        self._deadline = deadline
-        self._now = now
-        self._idle = idle
-        self._end = end
-
-    def renew(self) -> None:
-        self._deadline.move(min(self._now() + self._idle, self._end))
-
-
 async def _relay_events(
-    exchange: Exchange, events: EventStream, reply: EngineReply, answer: Answer, patience: Patience
+    exchange: Exchange, events: EventStream, reply: EngineReply, answer: Answer, renew: Renew
 ) -> None:
     try:
         while not events.over and (chunk := await reply.read()):
-            patience.renew()
+            renew()
             out = events.feed(chunk)
             if not out:
                 continue
@@ -178,9 +166,9 @@ async def _await_end(reply: EngineReply) -> None:
 
 
 async def _relay_json(
-    exchange: Exchange, rule: UsageRule, reply: EngineReply, answer: Answer, patience: Patience
+    exchange: Exchange, rule: UsageRule, reply: EngineReply, answer: Answer, renew: Renew
 ) -> None:
-    body = await _some(reply, WHOLE_REPLY_BYTES, patience)
+    body = await _some(reply, WHOLE_REPLY_BYTES, renew)
     error = engine_errors.find_error(body)
     if error:
         raise engine_errors.from_error(error, 200)
@@ -198,20 +186,20 @@ async def _relay_json(
         await answer.write(body, more=True)
         tail = (tail + body)[-ERROR_REPLY_BYTES:]
         body = await reply.read()
-        patience.renew()
+        renew()
     told = read_reply(tail, rule)
     # A ranking tells its usage first.
     _settle(exchange, told if told.usage else read_reply(head, rule))
     await answer.write(b"", more=False)
 
 
-async def _some(reply: EngineReply, limit: int, patience: Patience | None = None) -> bytes:
+async def _some(reply: EngineReply, limit: int, renew: Renew | None = None) -> bytes:
     """The reply, or as much of it as goes just beyond `limit` bytes."""
     chunks: list[bytes] = []
     size = 0
     while size <= limit and (chunk := await reply.read()):
-        if patience:
-            patience.renew()
+        if renew:
+            renew()
         chunks.append(chunk)
         size += len(chunk)
     return b"".join(chunks)

@@ -64,7 +64,8 @@ class EventTooLarge(Exception):
 
 class EventStream:
     """One reply's events. After each `feed`, `error`, `usage`, `finished` and `finish_reason` say what has
-    been seen; `events` counts those that passed, so that a stream that is abandoned has a measure.
+    been seen, and `over` that nothing more can follow; `events` counts those that passed, so that a stream
+    that is abandoned has a measure.
     """
 
     def __init__(
@@ -80,15 +81,11 @@ class EventStream:
         self.finish_reason: str | None = None
         self.finished = False
         self.error: Any = None
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more can follow: the end was announced, or an error."""
-        return self.finished or self.error is not None
+        self.over = False
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that go to the client now; empty while an event is incomplete. Raises EventTooLarge."""
-        if self.finished or self.error is not None:
+        if self.over:
             return b""
         if self._pending:
             chunk = self._pending + chunk
@@ -109,6 +106,7 @@ class EventStream:
         if self.over:
             return False
         passes = self._read_named(event) if self._form.ends else self._read_chunk(event)
+        self.over = self.finished or self.error is not None
         self.events += passes
         return passes
 

@@ -46,14 +46,14 @@ def test_each_block_ends_by_itself_or_at_its_own_deadline(blocks: list[tuple[flo
 
 
 @given(SECONDS, st.lists(SECONDS, max_size=5))
-def test_a_deadline_that_moves_counts_from_where_it_was_moved_to(first: float, moves: list[float]) -> None:
+def test_a_deadline_that_is_extended_counts_from_then_on(first: float, moves: list[float]) -> None:
     async def moving() -> tuple[float, str]:
         deadlines = Deadlines()
 
         async def block() -> None:
             with deadlines.within(first) as deadline:
                 for seconds in moves:
-                    deadline.move(deadlines.now() + seconds)
+                    deadline.extend(seconds)
                     await asyncio.sleep(seconds / 2)
                 await asyncio.sleep(1000)
 
@@ -63,6 +63,22 @@ def test_a_deadline_that_moves_counts_from_where_it_was_moved_to(first: float, m
     expected = sum(seconds / 2 for seconds in moves[:-1]) + moves[-1] if moves else first
     assert how == "TimeoutError"
     assert ended == pytest.approx(expected, abs=1e-3)
+
+
+def test_no_extension_outlasts_the_total() -> None:
+    async def extended() -> tuple[float, str]:
+        deadlines = Deadlines()
+
+        async def block() -> None:
+            with deadlines.within(10, total=25) as deadline:
+                while True:
+                    deadline.extend(10)
+                    await asyncio.sleep(9)
+
+        return await ends(block)
+
+    ended, how = run(extended())
+    assert (how, round(ended, 3)) == ("TimeoutError", 25)
 
 
 def test_a_block_that_is_cancelled_from_outside_stays_cancelled() -> None:
