@@ -49,7 +49,7 @@ async def fetch(url: str) -> bytes:
                 if len(body) > MAX_BYTES:
                     raise JwksError(f"the key set is larger than {MAX_BYTES} bytes")
             return bytes(body)
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # ValueError: no host's name
         raise JwksError(f"the issuer does not answer: {type(error).__name__}") from error
 
 
