@@ -1,7 +1,6 @@
 """What a request costs: reserved before an engine sees it, settled when its usage is known, and recorded."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -67,6 +66,10 @@ class Cost(NamedTuple):
     estimated: bool
 
 
+_NO_TOKENS = Ask(0, 0, 0)
+_NOTHING = Cost(0, 0, estimated=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """Limits, ledger and estimates as one: what stands between the policy and the relay."""
@@ -84,7 +87,9 @@ class Accounts:
         """Charges the request to all of its limits, or to none. Raises RateLimited, one of its kinds, or
         RequestExceedsLimit.
         """
-        ask = self.estimator.ask(allowed.model, allowed.prompt_bytes, allowed.output_tokens)
+        ask = _NO_TOKENS
+        if endpoint.usage is not None:
+            ask = self.estimator.ask(allowed.model, allowed.prompt_bytes, allowed.output_tokens)
         decision = await self.limiter.reserve(exchange.request_id, principal.limits, ask)
         if decision.near:
             ask = await self._exact(endpoint, allowed, ask)
@@ -101,7 +106,7 @@ class Accounts:
 
     async def settle(self, account: Account, exchange: Exchange, endpoint: Endpoint) -> None:
         """Replaces what was reserved by what was used, and frees the request's place. Never raises."""
-        cost = self._cost(account, exchange)
+        cost = self._cost(account, exchange) if endpoint.usage is not None else _NOTHING
         await self.limiter.settle(account.lease, cost.prompt_tokens + cost.completion_tokens)
         if not cost.prompt_tokens and not cost.completion_tokens:
             return
@@ -135,8 +140,8 @@ class Accounts:
         # An engine that failed before its first event is not the client's to pay; one whose client left has
         # worked all the same.
         if not exchange.events and not exchange.cut_off:
-            return Cost(0, 0, estimated=False)
-        seconds = time.monotonic() - exchange.started
+            return _NOTHING
+        seconds = self.clock() - account.began
         allowed = account.allowed
         made = self.estimator.abandoned(allowed.model, exchange.events, seconds, allowed.output_tokens)
         return Cost(account.prompt_tokens, made, estimated=True)
@@ -145,7 +150,7 @@ class Accounts:
         allowed = account.allowed
         self.estimator.learn(allowed.model, allowed.prompt_bytes, cost.prompt_tokens)
         if cost.completion_tokens:
-            seconds = time.monotonic() - exchange.started
+            seconds = self.clock() - account.began
             self.estimator.learn_output(allowed.model, cost.completion_tokens, exchange.events, seconds)
 
 

@@ -103,9 +103,16 @@ def scope(
 
 
 async def call(
-    app: ASGIApp, method: str, path: str, headers: Iterable[tuple[str, str]] = (), content: bytes = b""
+    app: ASGIApp,
+    method: str,
+    path: str,
+    headers: Iterable[tuple[str, str]] = (),
+    content: bytes = b"",
+    *,
+    query: bytes = b"",
 ) -> Client:
     """One request from start to end, by a client that stays."""
     client = Client(body(content))
-    await app(scope(method, path, headers, client=client), client.receive, client.send)
+    asked = scope(method, path, headers, client=client) | {"query_string": query}
+    await app(asked, client.receive, client.send)
     return client
