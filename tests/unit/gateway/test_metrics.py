@@ -1,5 +1,7 @@
 """The metrics: all that are promised, with help, and labels that no client can multiply."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
@@ -7,15 +9,24 @@ from pydantic import HttpUrl
 
 from gateway import __version__
 from gateway.body import BodyBudget
+from gateway.configfiles import ConfigurationError
 from gateway.errors import GatewayError
 from gateway.exchange import Exchange
-from gateway.identity import KeyDirectory, Principal
+from gateway.ledger import Ledger
+from gateway.limits import Calendar, Limit
+from gateway.memory_limiter import MemoryLimiter
 from gateway.metrics import DURATION_BUCKETS, TTFT_BUCKETS, Metrics
+from gateway.plans import Overrides, PlansFile
+from gateway.principal import ALL_SCOPES, Grant, Principal
 from gateway.settings import Upstream
+from gateway.store import UsageEntry
 from gateway.upstreams import Pool, Slot
 from tests.fakes.asgi import scope
 from tests.fakes.clock import Clock
-from tests.fakes.store import MemoryKeyStore
+from tests.fakes.directories import Process, entitlements
+from tests.fakes.inprocess import write_plans
+from tests.fakes.logs import LogLines
+from tests.fakes.store import MemoryStore
 from tests.fakes.transport import ScriptedTransport
 
 PROMISED = {
@@ -31,7 +42,45 @@ PROMISED = {
     "gateway_store_up": ("gauge", set()),
     "gateway_inflight_body_bytes": ("gauge", set()),
     "gateway_build_info": ("gauge", {"version"}),
+    "gateway_limit_refusals": ("counter", {"limit", "scope"}),
+    "gateway_shadow_refusals": ("counter", {"limit", "scope"}),
+    "gateway_leases": ("gauge", set()),
+    "gateway_limiter_degraded": ("gauge", set()),
+    "gateway_ledger_waiting_bytes": ("gauge", set()),
+    "gateway_ledger_lost_requests": ("gauge", set()),
+    "gateway_plans_refused": ("gauge", set()),
 }
+
+
+class Parts:
+    """What has a state of its own, tied to metrics."""
+
+    def __init__(self, home: Path) -> None:
+        self.metrics, self.store, self.transport = Metrics(), MemoryStore(), ScriptedTransport()
+        clock, calendar = Clock(), Calendar("UTC")
+        self.process = Process(self.store, clock)
+        self.pool = Pool(
+            [Slot(Upstream(name=n, url=HttpUrl(f"http://{n}")), "key") for n in "ab"], self.transport
+        )
+        self.budget = BodyBudget(100)
+        self.ledger = Ledger(self.store, home / "spool", calendar, clock)
+        self.limiter = MemoryLimiter(calendar, monotonic=clock, clock=clock)
+        self.plans = PlansFile(write_plans(home, {}), LogLines().logger, models=())
+        self.metrics.read_at_scrape(
+            self.process.directory, self.pool, self.budget, self.ledger, self.limiter, self.plans
+        )
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return value(self.metrics, name, **labels)
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
+
+
+def principal(key_id: str) -> Principal:
+    return entitlements().principal(Grant("acme", key_id, None, ALL_SCOPES, None, Overrides()))
 
 
 def families(registry: CollectorRegistry) -> dict[str, Metric]:
@@ -51,7 +100,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 ANSWERED = {
-    "principal": Principal("acme", "aaaaaaaaaa", 60),
+    "principal": principal("aaaaaaaaaa"),
     "model": "served",
     "route": "/v1/chat/completions",
     "upstream": "vllm",
@@ -62,12 +111,12 @@ ANSWERED = {
 LABELS = {"tenant": "acme", "key_id": "aaaaaaaaaa", "model": "served", "route": "/v1/chat/completions"}
 
 
-def test_every_promised_metric_is_there_with_its_labels_and_a_help_text() -> None:
-    metrics = Metrics()
-    pool = Pool([Slot(Upstream(name="vllm", url=HttpUrl("http://vllm")), "key")], ScriptedTransport())
-    directory = KeyDirectory(MemoryKeyStore(), pepper=b"p", default_rpm=60, clock=Clock())
-    metrics.read_at_scrape(directory, pool, BodyBudget(1))
+def test_every_promised_metric_is_there_with_its_labels_and_a_help_text(parts: Parts) -> None:
+    metrics = parts.metrics
     metrics.record(finished(**ANSWERED, client_left=True), 1.0)
+    for shadow in (False, True):
+        limit = Limit("requests_per_minute", "key", "aaaaaaaaaa", 60, shadow=shadow)
+        metrics.note_limit_refusal(limit, shadow=shadow)
     found = families(metrics.registry)
     assert {name: metric.type for name, metric in found.items()} == {
         n: kind for n, (kind, _) in PROMISED.items()
@@ -139,26 +188,53 @@ def test_nothing_that_a_client_chooses_becomes_a_label() -> None:
     assert [sample.value for sample in samples if sample.name == "gateway_requests_total"] == [50]
 
 
-async def test_what_has_a_state_of_its_own_is_read_when_it_is_scraped() -> None:
-    metrics, transport, store = Metrics(), ScriptedTransport(), MemoryKeyStore()
-    pool = Pool([Slot(Upstream(name=n, url=HttpUrl(f"http://{n}")), "key") for n in "ab"], transport)
-    directory = KeyDirectory(store, pepper=b"p", default_rpm=60, clock=Clock())
-    budget = BodyBudget(100)
-    metrics.read_at_scrape(directory, pool, budget)
-    transport.down = {"b"}
-    await pool.probe()
-    await directory.refresh()
-    budget.hold(7)
-    with pool.pick():
-        assert value(metrics, "gateway_upstream_requests_in_flight", upstream="a") == 1
-    assert value(metrics, "gateway_upstream_requests_in_flight", upstream="a") == 0
-    assert value(metrics, "gateway_upstream_up", upstream="a") == 1
-    assert value(metrics, "gateway_upstream_up", upstream="b") == 0
-    assert value(metrics, "gateway_store_up") == 1
-    assert value(metrics, "gateway_inflight_body_bytes") == 7
-    store.gone = True
-    await directory.refresh()
-    assert value(metrics, "gateway_store_up") == 0
+def test_a_limits_refusal_is_counted_for_its_kind_and_not_for_who_met_it() -> None:
+    metrics = Metrics()
+    for subject in ("aaaaaaaaaa", "bbbbbbbbbb"):
+        limit = Limit("tokens_per_day", "key", subject, 60, shadow=False)
+        metrics.note_limit_refusal(limit, shadow=False)
+        metrics.note_limit_refusal(limit, shadow=True)
+    labels = {"limit": "tokens_per_day", "scope": "key"}
+    assert value(metrics, "gateway_limit_refusals_total", **labels) == 2
+    assert value(metrics, "gateway_shadow_refusals_total", **labels) == 2
+
+
+def test_subjects_of_tokens_are_one_label() -> None:
+    """An issuer has any number of them."""
+    metrics = Metrics()
+    for number in range(50):
+        metrics.record(finished(**(ANSWERED | {"principal": principal(f"jwt-{number:016}")})), 1.0)
+    labels = LABELS | {"key_id": "jwt-", "status": "2xx", "reason": "ok"}
+    assert value(metrics, "gateway_requests_total", **labels) == 50
+
+
+async def test_what_has_a_state_of_its_own_is_read_when_it_is_scraped(parts: Parts) -> None:
+    parts.transport.down = {"b"}
+    await parts.pool.probe()
+    await parts.process.directory.refresh()
+    parts.budget.hold(7, "acme")
+    with parts.pool.pick():
+        assert parts.value("gateway_upstream_requests_in_flight", upstream="a") == 1
+    assert parts.value("gateway_upstream_requests_in_flight", upstream="a") == 0
+    assert parts.value("gateway_upstream_up", upstream="a") == 1
+    assert parts.value("gateway_upstream_up", upstream="b") == 0
+    assert parts.value("gateway_store_up") == 1
+    assert parts.value("gateway_inflight_body_bytes") == 7
+    parts.store.gone = True
+    await parts.process.directory.refresh()
+    assert parts.value("gateway_store_up") == 0
+
+
+async def test_what_waits_or_is_in_trouble_is_read_when_it_is_scraped(parts: Parts) -> None:
+    names = ("limiter_degraded", "ledger_waiting_bytes", "ledger_lost_requests", "plans_refused", "leases")
+    assert [parts.value(f"gateway_{name}") for name in names] == [0, 0, 0, 0, 0]
+    parts.limiter.problem = "TimeoutError"
+    parts.ledger.record(UsageEntry("r", 0.0, "acme", "k", "served", "/v1/x", 1, 1, estimated=False))
+    parts.plans.path.write_text("plans: 5")
+    with pytest.raises(ConfigurationError):
+        parts.plans.reload()
+    assert [parts.value(f"gateway_{name}") for name in ("limiter_degraded", "plans_refused")] == [1, 1]
+    assert (parts.value("gateway_ledger_waiting_bytes") or 0) > 0
 
 
 def test_the_version_is_told() -> None:

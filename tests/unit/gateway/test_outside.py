@@ -2,7 +2,10 @@
 
 import io
 import os
-from contextlib import AsyncExitStack
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ import pytest
 
 from gateway.accesslog import AccessLog, make_logger
 from gateway.memory_limiter import MemoryLimiter
-from gateway.outside import Outside, opened
+from gateway.outside import DATABASE, Outside, opened
 from gateway.settings import Configuration, ConfigurationError
-from gateway.store import StoreError
+from gateway.snapshot import SNAPSHOT, Snapshot, SnapshotFile
+from gateway.sqlstore import SqlStore
+from gateway.store import KeyRecord, StoreError
 from gateway.valkey_limiter import ValkeyLimiter
 from tests.fakes.inprocess import configuration, write_plans
 
@@ -53,6 +58,85 @@ async def test_a_data_directory_that_is_not_there_is_named_with_what_it_must_be(
             await open_all(tmp_path, stack, GATEWAY_DATA_DIR=str(gone))
     assert "\n" not in str(refused.value)
     assert f"Is {gone} there, and writable for user {os.getuid()}?" in str(refused.value)
+
+
+async def with_keys(home: Path, *, age: float = 0.0) -> Configuration:
+    """A gateway that was here before: a store with a key, and its snapshot."""
+    record = KeyRecord("aaaaaaaaaa", "laptop", "acme", b"d" * 32, "pepper", 1.0, 1.0)
+    store = SqlStore.open_sqlite(home / DATABASE)
+    await store.add([record], actor="test")
+    await store.close()
+    before = configured(home)
+    SnapshotFile.of(before).save(Snapshot(time.time() - age, [record]))
+    return before
+
+
+def damage(file: Path) -> None:
+    file.write_bytes(b"this is no database, it is a text" * 100)
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, damage], ids=["gone", "damaged"])
+async def test_a_lost_store_is_no_reason_not_to_start_while_the_last_known_keys_may_be_served(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    await with_keys(tmp_path)
+    file = tmp_path / DATABASE
+    kept = file.read_bytes()
+    lose(file)
+    async with AsyncExitStack() as stack:
+        store = (await open_all(tmp_path, stack)).store
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                await store.all_keys()
+        file.write_bytes(kept)
+        assert [record.id for record in await store.all_keys()] == ["aaaaaaaaaa"]
+
+
+async def test_a_store_that_is_gone_is_never_begun_anew(tmp_path: Path) -> None:
+    await with_keys(tmp_path)
+    (tmp_path / DATABASE).unlink()
+    async with AsyncExitStack() as stack:
+        store = (await open_all(tmp_path, stack)).store
+        with pytest.raises(StoreError):
+            await store.open()
+    assert not (tmp_path / DATABASE).exists()
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, damage], ids=["gone", "damaged"])
+async def test_a_lost_store_whose_keys_are_known_no_more_stops_the_start_and_says_what_to_do(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    await with_keys(tmp_path, age=configuration().settings.snapshot_max_age + 1)
+    lose(tmp_path / DATABASE)
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ConfigurationError, match="Put it back from a backup") as refused:
+            await open_all(tmp_path, stack)
+    assert "\n" not in str(refused.value)
+    assert str(tmp_path / SNAPSHOT) in str(refused.value)
+
+
+async def test_a_damaged_store_without_a_snapshot_stops_the_start(tmp_path: Path) -> None:
+    await with_keys(tmp_path)
+    (tmp_path / SNAPSHOT).write_bytes(b"forged")
+    damage(tmp_path / DATABASE)
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ConfigurationError, match="cannot be opened"):
+            await open_all(tmp_path, stack)
+
+
+async def test_a_store_that_never_had_a_key_is_begun_where_there_is_none(tmp_path: Path) -> None:
+    SnapshotFile.of(configured(tmp_path)).save(Snapshot(time.time(), []))
+    async with AsyncExitStack() as stack:
+        assert list(await (await open_all(tmp_path, stack)).store.all_keys()) == []
+
+
+async def test_a_store_of_a_later_version_stops_the_start_whatever_is_known(tmp_path: Path) -> None:
+    await with_keys(tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ConfigurationError, match="later version"):
+            await open_all(tmp_path, stack)
 
 
 async def test_a_plans_file_with_a_mistake_is_named(tmp_path: Path) -> None:
