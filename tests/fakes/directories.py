@@ -3,7 +3,8 @@
 from typing import Any
 
 from gateway.identity import KeyDirectory, KeyDraft
-from gateway.principal import Entitlements, Principal
+from gateway.plans import Overrides
+from gateway.principal import ALL_SCOPES, Entitlements, Grant, Principal
 from gateway.settings import EngineProfile
 from gateway.snapshot import Snapshot
 from gateway.store import KeyRecord
@@ -37,6 +38,11 @@ class MemorySnapshots:
 
 def entitlements(plans: FixedPlans | None = None) -> Entitlements:
     return Entitlements(plans or FixedPlans(), profile=PROFILE, aliases={}, salt_key=b"salt")
+
+
+def principal(key_id: str, tenant: str = "acme") -> Principal:
+    """One on the standard plan."""
+    return entitlements().principal(Grant(tenant, key_id, None, ALL_SCOPES, None, Overrides()))
 
 
 class Process:

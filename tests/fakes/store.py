@@ -162,9 +162,6 @@ class MemoryStore:
             raise StoreError("the store cannot be reached")
 
 
-MemoryKeyStore = MemoryStore
-
-
 def _added(one: DayUsage, other: DayUsage) -> DayUsage:
     return replace(
         one,

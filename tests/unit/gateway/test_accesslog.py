@@ -11,8 +11,8 @@ import pytest
 
 from gateway.accesslog import AccessLog, make_logger
 from gateway.exchange import Exchange
-from gateway.identity import Principal
 from tests.fakes.asgi import scope
+from tests.fakes.directories import principal
 
 FIELDS = """
 ts level event request_id tenant key_id model route status stream prompt_tokens completion_tokens queue_ms
@@ -44,7 +44,7 @@ def test_a_request_is_one_json_line_with_exactly_the_documented_fields() -> None
 def test_what_was_learned_of_the_request_stands_in_its_line() -> None:
     done = exchange()
     done.route, done.status, done.model, done.stream = "/v1/chat/completions", 200, "served", True
-    done.principal = Principal("acme", "aaaaaaaaaa", 60)
+    done.principal = principal("aaaaaaaaaa")
     done.prompt_tokens, done.completion_tokens, done.finish_reason = 5, 7, "stop"
     done.ttft, done.upstream, done.bytes_in, done.bytes_out = 0.12344, "vllm", 10, 20
     line = orjson.loads(written(done, 1.5))

@@ -16,14 +16,13 @@ from gateway.ledger import Ledger
 from gateway.limits import Calendar, Limit
 from gateway.memory_limiter import MemoryLimiter
 from gateway.metrics import DURATION_BUCKETS, TTFT_BUCKETS, Metrics
-from gateway.plans import Overrides, PlansFile
-from gateway.principal import ALL_SCOPES, Grant, Principal
+from gateway.plans import PlansFile
 from gateway.settings import Upstream
 from gateway.store import UsageEntry
 from gateway.upstreams import Pool, Slot
 from tests.fakes.asgi import scope
 from tests.fakes.clock import Clock
-from tests.fakes.directories import Process, entitlements
+from tests.fakes.directories import Process, principal
 from tests.fakes.inprocess import write_plans
 from tests.fakes.logs import LogLines
 from tests.fakes.store import MemoryStore
@@ -77,10 +76,6 @@ class Parts:
 @pytest.fixture
 async def parts(tmp_path: Path) -> Parts:
     return Parts(tmp_path)
-
-
-def principal(key_id: str) -> Principal:
-    return entitlements().principal(Grant("acme", key_id, None, ALL_SCOPES, None, Overrides()))
 
 
 def families(registry: CollectorRegistry) -> dict[str, Metric]:
