@@ -83,8 +83,9 @@ class Decision(NamedTuple):
     """What a limiter says of one request.
 
     `lease` None and `near`: nothing was charged, count the prompt and come again with an exact Ask. `lease`
-    None and not `near`: `refused` says by which limits. `shadowed`: limits in shadow that would have refused
-    it. `requests`, `tokens`: the tightest enforced limit per minute of each kind, after the decision.
+    None and not `near`: `refused` says by which limits, with those that it only might not fit. `shadowed`:
+    limits in shadow that would have refused it. `requests`, `tokens`: the tightest enforced limit per minute
+    of each kind, after the decision.
     """
 
     lease: Lease | None

@@ -233,7 +233,7 @@ class MemoryLimiter:
         meters = [self._meters.get(limit.key) or self._meter(limit) for limit in limits]
         refused: list[Refused] = []
         shadowed: list[Refused] = []
-        near = False
+        near = True  # whether nothing is sure but that it might fit
         for limit, meter in zip(limits, meters, strict=True):
             used = meter.used(now)
             if used + (ask.at_most if limit.of_tokens else 1) <= limit.amount:
@@ -241,17 +241,15 @@ class MemoryLimiter:
             if limit.shadow:
                 if used + (ask.tokens if limit.of_tokens else 1) > limit.amount:
                     shadowed.append(_refusal(limit, meter, used, ask, now))
-            elif not limit.of_tokens or used + ask.at_least > limit.amount:
-                refused.append(_refusal(limit, meter, used, ask, now))
-            else:
-                near = True
-        lease = None
-        if not refused and not near:
-            lease = self._charge(request_id, meters, ask.tokens, now)
+                continue
+            refused.append(_refusal(limit, meter, used, ask, now))
+            near = near and limit.of_tokens and used + ask.at_least <= limit.amount
+        lease = self._charge(request_id, meters, ask.tokens, now) if not refused else None
+        near = near and lease is None
         return Decision(
             lease,
-            near and not refused,
-            tuple(refused),
+            near,
+            () if near else tuple(refused),
             tuple(shadowed),
             _tightest("requests_per_minute", limits, meters, now),
             _tightest("tokens_per_minute", limits, meters, now),
@@ -267,6 +265,7 @@ class MemoryLimiter:
         more = tokens - lease.tokens
         for meter, mark in lease.held:
             meter.settle(lease, mark, more)
+        lease.held.clear()  # it stays in its windows for the rest of the minute
         lease.tokens = tokens
 
     async def readings(self, limits: tuple[Limit, ...]) -> tuple[Reading, ...]:

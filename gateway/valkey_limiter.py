@@ -52,8 +52,8 @@ _KINDS: dict[LimitName, str] = {
 }
 _FAILURES = (ValkeyError, OSError, TimeoutError)
 # What the script says.
-_GRANTED, _NEAR, _NOT_SEEDED = 1, 2, 3
-_FITS, _REFUSED = 0, 1
+_REFUSED, _GRANTED, _NEAR, _NOT_SEEDED = 0, 1, 2, 3
+_FITS = 0
 # Keys of one call.
 PART = 500
 ItemT = TypeVar("ItemT")
@@ -205,7 +205,7 @@ class ValkeyLimiter:
             one = Refused(limit, used, need, retry)
             if limit.shadow:
                 shadowed.append(one)
-            elif verdict == _REFUSED:
+            elif answer[0] == _REFUSED:
                 refused.append(one)
         lease = None
         if granted:

@@ -131,7 +131,7 @@ async def test_near_one_limit_and_over_another_is_refused(timed: Timed) -> None:
     await lease(timed.limiter, limits[1:])
     decision = await reserve(timed.limiter, limits, Ask(50, 120, 20))
     assert not decision.near
-    assert [one.limit for one in decision.refused] == [limits[1]]
+    assert [one.limit for one in decision.refused] == list(limits), "a retry must fit both for certain"
 
 
 async def test_what_can_never_fit_says_so(timed: Timed) -> None:
