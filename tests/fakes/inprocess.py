@@ -84,15 +84,25 @@ class InProcess:
         found = [orjson.loads(line) for line in self.log.getvalue().splitlines()]
         return [line for line in found if line["event"] == event]
 
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """Another plans file in place of the present one; it is read when it is looked at."""
+        write_plans(self.plans.parent, plan)
+
     async def metrics(self) -> str:
         return (await call(self.apps.internal, "GET", "/metrics")).body.decode()
 
 
 @asynccontextmanager
 async def gateway(
-    transport: ScriptedTransport | None = None, plan: dict[str, Any] | None = None, **variables: str
+    transport: ScriptedTransport | None = None,
+    plan: dict[str, Any] | None = None,
+    *,
+    parts: dict[str, Any] | None = None,
+    **variables: str,
 ) -> AsyncIterator[InProcess]:
-    """A running gateway with one key; `plan` is what the standard plan has in place of STANDARD's parts."""
+    """A running gateway with one key; `plan` is what the standard plan has in place of STANDARD's parts,
+    `parts` are more of the plans file.
+    """
     store, clock, out = MemoryStore(), Clock(), io.BytesIO()
     transport = transport or ScriptedTransport()
     log, calendar = make_logger("info", out), Calendar("UTC")
@@ -101,7 +111,9 @@ async def gateway(
         ledger = Ledger(store, home / "spool", calendar, clock)
         outside = Outside(
             plans=PlansFile(
-                write_plans(home, plan or {}), log, models=("alias", *PROFILE["served-model-name"])
+                write_plans(home, plan or {}, **(parts or {})),
+                log,
+                models=("alias", *PROFILE["served-model-name"]),
             ),
             calendar=calendar,
             store=store,
