@@ -116,7 +116,7 @@ async def test_a_tenants_keys_share_its_limit_and_everyones_is_for_all() -> None
 
 
 STREAM = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
-ENDS = {
+ENDS: dict[str, list[ScriptedReply | Exception | float]] = {
     "answered": [answered()],
     "refused by the engine": [ScriptedReply([b'{"error":{"message":"no","code":400}}'], status=400)],
     "engine error": [ScriptedReply([b"oops"], status=500, content_type="text/html")],
