@@ -69,7 +69,12 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
             outside.tokens,
         ),
         accounts=Accounts(
-            limiter, Estimator(), ledger, EngineTokenizer(pool, outside.transport), metrics, outside.clock
+            limiter,
+            Estimator(),
+            ledger,
+            EngineTokenizer(pool, outside.transport, outside.monotonic),
+            metrics,
+            outside.clock,
         ),
         selfservice=SelfService(limiter, ledger, outside.calendar, outside.clock),
         budget=budget,

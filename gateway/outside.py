@@ -40,6 +40,7 @@ class Outside:
     transport: Transport
     tokens: Tokens | None
     key_set: KeySet | None
+    monotonic: Callable[[], float]
     clock: Callable[[], float]
     log: FilteringBoundLogger
     access_log: AccessLog
@@ -75,6 +76,7 @@ async def opened(
             transport=transport,
             tokens=_tokens(configuration, key_set),
             key_set=key_set,
+            monotonic=time.monotonic,
             clock=time.time,
             log=log,
             access_log=access_log,

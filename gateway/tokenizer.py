@@ -1,6 +1,7 @@
 """Exact prompt lengths from an engine's own tokenizer."""
 
 import asyncio
+from collections.abc import Callable
 
 import jiter
 
@@ -13,23 +14,28 @@ from gateway.upstreams import Pool, Transport
 TOKENIZE_PATH = "/tokenize"
 TIMEOUT_SECONDS = 2.0
 # An engine's tokenizer shares a core with all its streams, and a refused request costs its sender nothing:
-# so one count at a time, of prompts that do not take long, and the upper bound for all others.
+# so one count at a time, of prompts that do not take long, for a tenth of the time at most; the upper bound is
+# taken for all others.
 MAX_BYTES = 128 * 1024
+REST = 9.0
 
 
 class EngineTokenizer:
-    """Asks an engine, one prompt at a time."""
+    """Asks an engine, one prompt at a time, and rests after each for REST times as long as it took."""
 
-    def __init__(self, pool: Pool, transport: Transport) -> None:
+    def __init__(self, pool: Pool, transport: Transport, monotonic: Callable[[], float]) -> None:
         self._pool = pool
         self._transport = transport
+        self._monotonic = monotonic
         self._busy = False
+        self._rests_until = 0.0
 
     async def count(self, endpoint: Endpoint, allowed: Allowed) -> int | None:
-        """Tokens of the prompt as the engine will see it; None where the engine is busy counting, does not
+        """Tokens of the prompt as the engine will see it; None where the engine has counted enough, does not
         answer in time, or cannot count this kind of request.
         """
-        if self._busy or len(allowed.body) > MAX_BYTES:
+        started = self._monotonic()
+        if self._busy or started < self._rests_until or len(allowed.body) > MAX_BYTES:
             return None
         request = tokenize_request(endpoint, allowed.body)
         if request is None:
@@ -42,6 +48,8 @@ class EngineTokenizer:
             return None
         finally:
             self._busy = False
+            now = self._monotonic()
+            self._rests_until = now + REST * (now - started)
 
     async def _ask(self, request: bytes) -> bytes:
         slot = self._pool.pick()

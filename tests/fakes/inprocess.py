@@ -122,6 +122,7 @@ async def gateway(
             transport=transport,
             tokens=None,
             key_set=None,
+            monotonic=clock,
             clock=clock,
             log=log,
             access_log=AccessLog(out),

@@ -28,7 +28,7 @@ def chat(content: str = "Hello") -> Allowed:
 def tokenizer(*replies: ScriptedReply | Exception | float) -> tuple[EngineTokenizer, ScriptedTransport]:
     transport = ScriptedTransport(*replies)
     pool = Pool([Slot(Upstream(name="vllm", url=HttpUrl("http://vllm:8000")), "engine-key")], transport)
-    return EngineTokenizer(pool, transport), transport
+    return EngineTokenizer(pool, transport, lambda: 5.0), transport
 
 
 def test_the_engine_counts_the_prompt() -> None:
@@ -62,11 +62,20 @@ def test_an_engine_that_does_not_count_is_no_error(reply: ScriptedReply | Except
 def test_one_prompt_is_counted_at_a_time() -> None:
     counter, transport = tokenizer(0.05, ScriptedReply([COUNTED]))
 
-    async def two() -> tuple[int | None, int | None]:
-        return await asyncio.gather(counter.count(CHAT, chat()), counter.count(CHAT, chat()))
+    async def two() -> tuple[int | None, ...]:
+        return tuple(await asyncio.gather(counter.count(CHAT, chat()), counter.count(CHAT, chat())))
 
-    assert run(two()) == (17, None)
+    assert list(run(two())) == [17, None]
     assert len(transport.sent) == 1
+
+
+def test_it_rests_for_nine_times_as_long_as_it_counted() -> None:
+    """A refused request costs nothing: without a rest one key could keep the engine's tokenizer busy."""
+    times = iter([100.0, 100.5, 104.9, 105.0, 105.1])
+    transport = ScriptedTransport(ScriptedReply([COUNTED]), ScriptedReply([COUNTED]))
+    pool = Pool([Slot(Upstream(name="vllm", url=HttpUrl("http://vllm:8000")), "engine-key")], transport)
+    counter = EngineTokenizer(pool, transport, lambda: next(times))
+    assert [run(counter.count(CHAT, chat())) for _ in range(3)] == [17, None, 17]
 
 
 def test_what_would_keep_the_tokenizer_busy_is_not_asked() -> None:
