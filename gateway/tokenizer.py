@@ -14,8 +14,7 @@ from gateway.upstreams import Pool, Transport
 TOKENIZE_PATH = "/tokenize"
 TIMEOUT_SECONDS = 2.0
 # An engine's tokenizer shares a core with all its streams, and a refused request costs its sender nothing:
-# so one count at a time, of prompts that do not take long, for a tenth of the time at most. All others take the
-# upper bound.
+# so one count at a time, of prompts that do not take long, and for a tenth of the time at most.
 MAX_BYTES = 128 * 1024
 REST = 9.0
 
