@@ -109,7 +109,7 @@ class AccessLog:
 
 
 def _millis(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 1)
+    return None if seconds is None else int(seconds * 10_000 + 0.5) / 10
 
 
 def _dump(value: EventDict, **_: Any) -> bytes:

@@ -41,6 +41,14 @@ _WHAT: dict[LimitName, str] = {
 }
 
 
+_REQUESTS = (
+    b"x-ratelimit-limit-requests",
+    b"x-ratelimit-remaining-requests",
+    b"x-ratelimit-reset-requests",
+)
+_TOKENS = (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens")
+
+
 class Tokenizer(Protocol):
     """Exact prompt lengths, at the price of a call to an engine."""
 
@@ -158,17 +166,18 @@ def limit_headers(decision: Decision) -> Headers:
     """OpenAI's `x-ratelimit-*`, of the tightest limit of each kind."""
     headers: Headers = ()
     if decision.requests is not None:
-        headers = _headers(decision.requests, b"requests")
+        headers = _headers(decision.requests, _REQUESTS)
     if decision.tokens is not None:
-        headers += _headers(decision.tokens, b"tokens")
+        headers += _headers(decision.tokens, _TOKENS)
     return headers
 
 
-def _headers(reading: Reading, kind: bytes) -> Headers:
+def _headers(reading: Reading, names: tuple[bytes, bytes, bytes]) -> Headers:
+    limit, remaining, reset = names
     return (
-        (b"x-ratelimit-limit-" + kind, b"%d" % reading.limit.amount),
-        (b"x-ratelimit-remaining-" + kind, b"%d" % reading.remaining),
-        (b"x-ratelimit-reset-" + kind, duration(reading.reset).encode("ascii")),
+        (limit, b"%d" % reading.limit.amount),
+        (remaining, b"%d" % reading.remaining),
+        (reset, duration(reading.reset).encode("ascii")),
     )
 
 
