@@ -317,7 +317,7 @@ class TooManyFailedLogins(RateLimited):
 
 
 class StoreUnavailable(Retryable):
-    """Keys and usage cannot be looked up or changed at the moment."""
+    """Keys and usage cannot be looked up or changed at the moment, or a token's issuer does not answer."""
 
     status, code = 503, "store_unavailable"
 
