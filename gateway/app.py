@@ -56,7 +56,7 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
     most = configuration.settings.max_inflight_body_bytes
     budget = BodyBudget(most, max(most // TENANT_SHARE, configuration.settings.max_body_bytes))
     metrics.read_at_scrape(directory, pool, budget, ledger, limiter, plans)
-    health = Health(directory, pool, ledger, limiter, plans)
+    health = Health(directory, pool, ledger, limiter, plans, outside.key_set)
     refusals = RefusalLog()
     deadlines = Deadlines()
     public = PublicApp(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import orjson
 
 from gateway.identity import KeyDirectory
+from gateway.jwks import KeySet
 from gateway.ledger import Ledger
 from gateway.limits import Limiter
 from gateway.plans import PlansFile
@@ -25,13 +26,20 @@ class Health:
     """Reads the state of the parts; asks nothing."""
 
     def __init__(
-        self, directory: KeyDirectory, pool: Pool, ledger: Ledger, limiter: Limiter, plans: PlansFile
+        self,
+        directory: KeyDirectory,
+        pool: Pool,
+        ledger: Ledger,
+        limiter: Limiter,
+        plans: PlansFile,
+        key_set: KeySet | None,
     ) -> None:
         self._directory = directory
         self._pool = pool
         self._ledger = ledger
         self._limiter = limiter
         self._plans = plans
+        self._key_set = key_set
 
     def readiness(self) -> Readiness:
         if not self._pool.any_up():
@@ -54,4 +62,6 @@ class Health:
             reasons.append("limits are kept by each gateway alone; Valkey does not answer")
         if self._plans.problem is not None:
             reasons.append("the plans file has a mistake; the plans before it are in force")
+        if self._key_set is not None and self._key_set.problem is not None:
+            reasons.append("the tokens' issuer does not answer; tokens whose keys are known are taken")
         return reasons

@@ -10,6 +10,7 @@ from pydantic import HttpUrl
 
 from gateway.configfiles import ConfigurationError
 from gateway.health import ALIVE, Health
+from gateway.jwks import KeySet, fetch
 from gateway.ledger import Ledger
 from gateway.limits import Calendar
 from gateway.memory_limiter import MemoryLimiter
@@ -38,7 +39,12 @@ class Parts:
         self.ledger = Ledger(self.store, home / "spool", calendar, self.clock)
         self.limiter = MemoryLimiter(calendar, monotonic=self.clock, clock=self.clock)
         self.plans = PlansFile(write_plans(home, {}), LogLines().logger, models=())
-        self.health = Health(self.process.directory, self.pool, self.ledger, self.limiter, self.plans)
+        self.key_set = KeySet(
+            "http://127.0.0.1:1", fetch=fetch, monotonic=self.clock, log=self.process.log.logger
+        )
+        self.health = Health(
+            self.process.directory, self.pool, self.ledger, self.limiter, self.plans, self.key_set
+        )
 
     async def readiness(self) -> tuple[int, dict[str, Any]]:
         """After one round of what runs in the background."""
@@ -105,9 +111,14 @@ async def spoil_plans(parts: Parts) -> None:
         parts.plans.reload()
 
 
+async def spoil_key_set(parts: Parts) -> None:
+    await parts.key_set.refresh()
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
+        (spoil_key_set, "issuer does not answer"),
         (spoil_ledger, "usage ledger"),
         (spoil_limiter, "Valkey does not answer"),
         (spoil_plans, "plans file has a mistake"),
