@@ -126,7 +126,11 @@ def test_what_is_no_key_of_this_service_is_called_so(recognise: Credentials, for
         recognise.owner(foreign, {})
 
 
-@pytest.mark.parametrize("wrong", [keys.generate()[:-1], keys.generate() + "a", "sk-gh-", "sk-gh-ABC"])
+@pytest.mark.parametrize(
+    "wrong",
+    [keys.generate()[:-1], keys.generate() + "a", "sk-gh-", "sk-gh-ABC"],
+    ids=["cut", "longer", "empty", "short"],
+)
 def test_a_key_that_was_cut_or_mistyped_is_told_from_a_wrong_one(recognise: Credentials, wrong: str) -> None:
     with pytest.raises(MistypedKey, match="checksum") as refused:
         recognise.owner(wrong.encode(), {})
