@@ -12,13 +12,13 @@ from gateway import syntax
 # Units of work, as in gateway.expressions, per state: of one that few characters leave, and of one that most
 # do, for which nearly every token of the vocabulary has to be tried (measured: docs/parameters.md).
 NARROW = 2
-BROAD = 40
+BROAD = 32
 TOO_LARGE = 10**9
 # So many of the 129 characters are most of them; ways on are dear a little earlier.
 _BROAD, _BROAD_EDGE = 64, 48
 # Ways on from one position that cost nothing extra; chains of optional parts have many more.
 _FREE_EDGES = 4
-_MAX_STEPS = 6_000  # about a millisecond here
+_MAX_STEPS = 12_000  # about two milliseconds here
 
 
 class _TooLarge(Exception):
@@ -160,6 +160,8 @@ class _Positions:
 
 
 def _weight(chars: int, broad: int = _BROAD) -> int:
+    if not chars:
+        return 0
     return BROAD if chars.bit_count() >= broad else NARROW
 
 

@@ -14,16 +14,16 @@ from gateway.syntax import Unreadable
 @pytest.mark.parametrize(
     ("expression", "units"),
     [
-        ("a", 2 * NARROW),
-        ("abc", 4 * NARROW),
+        ("a", NARROW),
+        ("abc", 3 * NARROW),
         ("a*", NARROW),
-        ("a|b", 2 * NARROW),
-        ("(ab)*c", 3 * NARROW),
-        ("[a-z]{3}", 4 * NARROW),
-        ("a{2,4}", 5 * NARROW),
-        (".", BROAD + NARROW),
-        (".{10}", 10 * BROAD + NARROW),
-        ("[^a]{10}", 10 * BROAD + NARROW),
+        ("a|b", NARROW),
+        ("(ab)*c", 2 * NARROW),
+        ("[a-z]{3}", 3 * NARROW),
+        ("a{2,4}", 4 * NARROW),
+        (".", BROAD),
+        (".{10}", 10 * BROAD),
+        ("[^a]{10}", 10 * BROAD),
         (".*", BROAD),
         # Which of the last ones were an `a`: two to their power.
         (".*a.{2}", 4 * BROAD),
@@ -75,7 +75,7 @@ def test_what_people_write_is_cheap(expression: str) -> None:
 @given(st.text(alphabet="ab.d()[]{}*+?\\|,^$-019é", max_size=40))
 def test_any_text_is_decided(expression: str) -> None:
     try:
-        assert work(expression) > 0
+        assert work(expression) >= 0
     except Unreadable as reason:
         assert str(reason)  # noqa: PT017 - either outcome is right; another exception is not
 
@@ -85,6 +85,6 @@ LITERALS = st.text(alphabet="abc", min_size=1, max_size=4)
 
 @given(st.lists(LITERALS, min_size=1, max_size=6, unique=True))
 def test_words_have_a_state_for_each_beginning(words: list[str]) -> None:
-    """As many as the tree of their prefixes has nodes, where no two ends are alike; never more."""
+    """No more than the tree of their beginnings has."""
     prefixes = {word[:at] for word in words for at in range(len(word) + 1)}
     assert work("|".join(map(re.escape, words))) <= len(prefixes) * NARROW + len(words) * 4 * NARROW
