@@ -1,17 +1,17 @@
-"""`python -m docs.generate`: writes docs/api.md's table of errors, from gateway/errors.py. `--check` only
-says whether it is current.
+"""`python -m docs.generate`: writes the tables that the code says, docs/api.md's of errors and
+docs/parameters.md's of fields. `--check` only says whether they are current.
 """
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from docs import parameter_tables
 from gateway.errors import GatewayError, Retryable
 
-PAGE = Path(__file__).parent / "api.md"
-BEGIN = "<!-- errors: written by `python -m docs.generate` -->\n"
-END = "<!-- errors end -->\n"
+DOCS = Path(__file__).parent
 HEAD = "| status | `code` | SDK class | when, and what to do |\n|---|---|---|---|\n"
 # By status, what the SDKs of OpenAI and Anthropic, for Python and JavaScript, all call alike.
 SDK_CLASSES = {
@@ -52,25 +52,51 @@ def table() -> str:
     return HEAD + "".join(row(error) for error in sorted(raised(), key=lambda error: error.status))
 
 
-def page(text: str) -> str:
-    """The page with the table as it should be. Raises ValueError where the page has no place for it."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE} has no lines {BEGIN.strip()} and {END.strip()}")
-    return before + begin + table() + end + after
+@dataclass(frozen=True)
+class Table:
+    """A table between two marks of a page."""
+
+    page: str
+    name: str
+    made: Callable[[], str]
+
+    def placed(self, text: str) -> str:
+        """The page with the table as it should be. Raises ValueError where the page has no place for it."""
+        begin_mark = f"<!-- {self.name}: written by `python -m docs.generate` -->\n"
+        end_mark = f"<!-- {self.name} end -->\n"
+        before, begin, rest = text.partition(begin_mark)
+        _, end, after = rest.partition(end_mark)
+        if not begin or not end:
+            raise ValueError(f"{self.page} has no lines {begin_mark.strip()} and {end_mark.strip()}")
+        return before + begin + self.made() + end + after
+
+
+TABLES: Sequence[Table] = (
+    Table("api.md", "errors", table),
+    Table("parameters.md", "plan", parameter_tables.plan_table),
+    Table("parameters.md", "refused", parameter_tables.refused_table),
+    Table("parameters.md", "routes", parameter_tables.routes_table),
+)
+PAGES = tuple(dict.fromkeys(table.page for table in TABLES))
+
+
+def page(name: str, text: str) -> str:
+    """A page with its tables as they should be."""
+    for one in TABLES:
+        if one.page == name:
+            text = one.placed(text)
+    return text
 
 
 def main() -> int:
-    """Writes the page, or says with 1 that it is not current."""
-    present = PAGE.read_text()
-    wanted = page(present)
+    """Writes the pages, or says with 1 which is not current."""
+    stale = [name for name in PAGES if page(name, present := (DOCS / name).read_text()) != present]
     if "--check" in sys.argv[1:]:
-        if present != wanted:
-            sys.stderr.write("docs/api.md is not current: run `python -m docs.generate`\n")
-            return 1
-        return 0
-    PAGE.write_text(wanted)
+        for name in stale:
+            sys.stderr.write(f"docs/{name} is not current: run `python -m docs.generate`\n")
+        return 1 if stale else 0
+    for name in stale:
+        (DOCS / name).write_text(page(name, (DOCS / name).read_text()))
     return 0
 
 

@@ -95,9 +95,10 @@ def test_the_api_page_asks_for_a_model_that_a_profile_serves() -> None:
     assert asked <= served
 
 
-def test_the_api_page_lists_every_error_as_the_code_has_it() -> None:
-    page = (ROOT / "docs/api.md").read_text()
-    assert generate.page(page) == page
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_a_page_has_the_tables_that_the_code_says(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text()
+    assert generate.page(name, page) == page
 
 
 def test_the_settings_page_tells_each_default() -> None:
