@@ -39,6 +39,7 @@ def here(tmp_path: Path, engine: FakeEngine) -> Iterator[GatewayProcess]:
     gateway.start()
     yield gateway
     assert gateway.stop() == 0
+    assert gateway.errors() == ""
 
 
 @pytest.fixture
@@ -53,6 +54,12 @@ def there(tmp_path: Path, here: GatewayProcess, engine: FakeEngine) -> Iterator[
 
 def database(gateway: GatewayProcess) -> Path:
     return gateway.home / "data" / DATABASE
+
+
+def damage(file: Path) -> None:
+    """In place; what SQLite keeps beside it too."""
+    for each in file.parent.glob(f"{file.name}*"):
+        each.write_bytes(b"this is no database, it is a text" * 1000)
 
 
 def ask(gateway: GatewayProcess, key: str, path: str = "/v1/models") -> httpx2.Response:
@@ -161,10 +168,6 @@ def test_a_store_that_is_taken_away_locks_nobody_out_and_lets_nobody_in(here: Ga
     assert told(here, here.new_key().text) == (200, "")
 
 
-def damage(file: Path) -> None:
-    file.write_bytes(b"this is no database, it is a text" * 1000)
-
-
 @pytest.mark.parametrize("lose", [Path.unlink, damage], ids=["gone", "damaged"])
 def test_a_start_without_the_store_serves_the_last_known_keys_until_they_are_too_old(
     here: GatewayProcess, lose: Callable[[Path], None]
@@ -212,6 +215,7 @@ def test_a_snapshot_that_was_spoilt_is_not_used(here: GatewayProcess) -> None:
 def test_a_database_that_is_locked_at_the_start_is_a_store_that_is_gone(here: GatewayProcess) -> None:
     known = here.new_key()
     here.stop()
+    here.environment["GATEWAY_SNAPSHOT_MAX_AGE"] = "3600"  # the start waits for the lock, twice
     with closing(sqlite3.connect(database(here), isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
@@ -221,6 +225,13 @@ def test_a_database_that_is_locked_at_the_start_is_a_store_that_is_gone(here: Ga
         assert readiness(here) == (200, "degraded")
     within(15, lambda: readiness(here) == (200, "ready"))
     assert told(here, here.new_key().text) == (200, "")
+
+
+def test_a_database_that_is_damaged_under_a_running_gateway_locks_nobody_out(here: GatewayProcess) -> None:
+    known = here.new_key()
+    damage(database(here))
+    within(5, lambda: readiness(here) == (200, "degraded"))
+    assert_degraded(here, known)
 
 
 # Who fails, and which header.

@@ -1,6 +1,7 @@
 """Who is calling: keys are known in memory, so that a store that is gone locks nobody out, lets nobody in."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -329,6 +330,38 @@ async def test_a_reading_from_before_a_revocation_does_not_undo_it(here: Process
     await here.directory.refresh()
     with pytest.raises(RevokedKey):
         here.whose(key)
+
+
+class SlowReader(MemoryStore):
+    """What is read arrives when it is let through, and is as old as the question."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_through = asyncio.Event()
+
+    async def changed_since(self, moment: float) -> Sequence[KeyRecord]:
+        found = await super().changed_since(moment)
+        await self.let_through.wait()
+        return found
+
+
+async def test_a_reading_from_before_a_change_of_this_process_does_not_undo_it(clock: Clock) -> None:
+    store = SlowReader()
+    here = Process(store, clock)
+    key, record = await here.create()
+    refresh = asyncio.create_task(here.directory.refresh())
+    await asyncio.sleep(0)
+    await here.directory.disable(record.id, actor="test")
+    store.let_through.set()
+    await refresh
+    with pytest.raises(DisabledKey):
+        here.whose(key)
+
+
+async def test_what_a_record_is_worth_is_told_whether_it_is_a_keys_or_not(here: Process) -> None:
+    _, record = await here.create(overrides={"requests_per_minute": 7})
+    for each in (record, replace(record, id="zzzzzzzzzz")):
+        assert [limit.amount for limit in here.directory.principal_of(each).limits] == [7]
 
 
 def test_a_directory_keeps_itself_fresh_until_it_is_cancelled(store: MemoryStore, clock: Clock) -> None:
