@@ -1,4 +1,8 @@
-"""Which fields each route knows, as data: OpenAI's and Anthropic's own, and vLLM's beside them."""
+"""Which fields each route knows, as data: OpenAI's and Anthropic's own, and vLLM's beside them.
+
+A test with both engines checks that no field of theirs is missing here: each is known, refused, or the
+gateway's own.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,65 +14,53 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Numbers and words that say how to sample, checked by the engine and harmless in any value that it takes.
+# What the gateway decides itself: taken out of a request without a word.
+OWN = frozenset(("cache_salt", "request_id", "priority"))
+
 _SAMPLING = _names(
     "temperature top_p top_k min_p seed presence_penalty frequency_penalty repetition_penalty length_penalty"
 )
 # What clients send for their own sake; it changes nothing on the engine.
 _LABELS = _names("user metadata safety_identifier prompt_cache_key service_tier store")
-_CHAT_ONLY = _names(
-    "tool_choice parallel_tool_calls reasoning_effort verbosity include_reasoning add_generation_prompt "
-    "continue_final_message include_stop_str_in_output thinking_token_budget"
+_ANSWERS = _names(
+    "model stream stream_options n max_tokens min_tokens stop stop_token_ids allowed_token_ids logit_bias "
+    "logprobs prompt_logprobs ignore_eos echo include_stop_str_in_output response_format structured_outputs "
+    "thinking_token_budget"
 )
-_RESPONSES_ONLY = _names(
-    "instructions tool_choice parallel_tool_calls reasoning truncation include max_tool_calls"
-)
-_MESSAGES_ONLY = _names("system tool_choice thinking")
-_EMBEDDINGS_ONLY = _names("encoding_format dimensions normalize")
-_RANK_ONLY = _names("query documents top_n text_1 text_2")
-_TOKENIZE_ONLY = _names("add_generation_prompt continue_final_message return_token_strs add_special_tokens")
-
-# Fields without a check of their own.
-PLAIN = frozenset(
-    (
-        *("model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens"),
-        *_SAMPLING,
-        *_LABELS,
-        *_CHAT_ONLY,
-        *_RESPONSES_ONLY,
-        *_MESSAGES_ONLY,
-        *_EMBEDDINGS_ONLY,
-        *_RANK_ONLY,
-        *_TOKENIZE_ONLY,
-    )
-)
-
-# What the gateway decides itself: taken out of a request without a word.
-OWN = frozenset(("cache_salt", "request_id", "priority"))
-
-_GENERATE = frozenset(("model", "stream", *_SAMPLING, *_LABELS, *OWN))
-_COMPLETION = _names(
-    "stream_options n best_of stop stop_token_ids allowed_token_ids bad_words logit_bias logprobs "
-    "prompt_logprobs min_tokens max_tokens ignore_eos echo response_format structured_outputs"
-)
+_COUNTING = _names("model messages tools system tool_choice thinking output_config chat_template_kwargs")
 
 KNOWN: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "/v1/chat/completions": _GENERATE
-        | _COMPLETION
-        | _CHAT_ONLY
-        | {"messages", "tools", "top_logprobs", "max_completion_tokens", "chat_template_kwargs"},
-        "/v1/completions": _GENERATE | _COMPLETION | {"prompt", "include_stop_str_in_output"},
-        "/v1/responses": _GENERATE
-        | _RESPONSES_ONLY
-        | {"input", "tools", "text", "top_logprobs", "max_output_tokens", "logit_bias", "stop", "ignore_eos"}
-        | {"structured_outputs", "stream_options", "chat_template_kwargs"},
-        "/v1/messages": _GENERATE | _MESSAGES_ONLY | {"messages", "tools", "max_tokens", "stop_sequences"},
-        "/v1/messages/count_tokens": _MESSAGES_ONLY | {"model", "messages", "tools"},
-        "/tokenize": _TOKENIZE_ONLY | {"model", "prompt", "messages", "tools", "chat_template_kwargs"},
-        "/v1/embeddings": _EMBEDDINGS_ONLY | OWN | {"model", "input", "user"},
-        "/v1/rerank": _RANK_ONLY | OWN | {"model", "user"},
-        "/v1/score": _RANK_ONLY | OWN | {"model", "user"},
+        "/v1/chat/completions": _ANSWERS
+        | _SAMPLING
+        | _LABELS
+        | OWN
+        | _names(
+            "messages tools tool_choice parallel_tool_calls top_logprobs max_completion_tokens bad_words "
+            "reasoning_effort verbosity include_reasoning add_generation_prompt continue_final_message "
+            "chat_template_kwargs"
+        ),
+        "/v1/completions": _ANSWERS | _SAMPLING | _LABELS | OWN | {"prompt", "best_of"},
+        "/v1/responses": _LABELS
+        | OWN
+        | _names(
+            "model stream stream_options input instructions tools tool_choice parallel_tool_calls "
+            "max_tool_calls reasoning include_reasoning truncation include text top_logprobs "
+            "max_output_tokens logit_bias stop stop_token_ids ignore_eos include_stop_str_in_output "
+            "structured_outputs chat_template_kwargs temperature top_p top_k min_p seed presence_penalty "
+            "frequency_penalty repetition_penalty"
+        ),
+        "/v1/messages": _COUNTING
+        | OWN
+        | _names("stream max_tokens stop_sequences temperature top_p top_k metadata service_tier"),
+        "/v1/messages/count_tokens": _COUNTING,
+        "/tokenize": _names(
+            "model prompt messages tools chat_template_kwargs add_generation_prompt continue_final_message "
+            "return_token_strs add_special_tokens"
+        ),
+        "/v1/embeddings": OWN | _names("model input user encoding_format dimensions"),
+        "/v1/rerank": OWN | _names("model user query documents top_n"),
+        "/v1/score": OWN | _names("model user text_1 text_2 queries documents"),
     }
 )
 
@@ -90,6 +82,9 @@ _GUIDED = Refused("engines ignore it silently. Use `structured_outputs` or `resp
 _TRANSFER = Refused("it steers where an engine's cache goes.")
 _SPECIAL = Refused("control tokens stay as the model's author set them.", (None, True))
 _IDS = Refused("answers are text.")
+_CUTS = Refused("it cuts the prompt silently.", (None,))
+_INSIDE = Refused("it is for the parts of an engine among themselves.")
+_SHAPE = Refused("answers keep one form here.", (None,))
 
 REFUSED: Mapping[str, Refused] = MappingProxyType(
     {
@@ -97,17 +92,44 @@ REFUSED: Mapping[str, Refused] = MappingProxyType(
         "documents": _TEMPLATE,
         "mm_processor_kwargs": _FETCHES,
         "media_io_kwargs": _FETCHES,
+        "mm_payload": _FETCHES,
+        "return_mm_kwargs": _FETCHES,
         "prompt_embeds": Refused("an engine that reads tensors can be made to fail by them."),
-        "truncate_prompt_tokens": Refused("it cuts the prompt silently.", (None,)),
+        "truncate_prompt_tokens": _CUTS,
+        "truncation_side": _CUTS,
+        "max_tokens_per_doc": _CUTS,
+        "max_tokens_per_query": _CUTS,
+        "padding": _SHAPE,
         "use_beam_search": Refused("each beam takes a place of the engine's."),
         "logits_processors": Refused("it names code to run on the engine's host.", (None, [])),
         "kv_transfer_params": _TRANSFER,
-        "vllm_xargs": _TRANSFER,
+        "ec_transfer_params": _TRANSFER,
+        "vllm_xargs": _INSIDE,
+        "session_id": _INSIDE,
+        "routed_experts_prompt_start": _INSIDE,
+        "repetition_detection": _INSIDE,
+        "watermarking": _INSIDE,
+        "stream_interval": _SHAPE,
         "skip_special_tokens": _SPECIAL,
         "spaces_between_special_tokens": _SPECIAL,
         "add_special_tokens": Refused("control tokens stay as the model's author set them."),
         "return_token_ids": _IDS,
         "return_tokens_as_token_ids": _IDS,
+        "return_prompt_text": _IDS,
+        "return_token_offsets": _IDS,
+        "logprob_token_ids": Refused("an id beyond the model's vocabulary can end an engine."),
+        "prompt_logprob_token_ids": Refused("an id beyond the model's vocabulary can end an engine."),
+        "prompt_logprob_start": Refused("it is of no use without `prompt_logprob_token_ids`.", (None,)),
+        "embed_dtype": _SHAPE,
+        "endianness": _SHAPE,
+        "use_activation": _SHAPE,
+        "normalize": _SHAPE,
+        "softmax": _SHAPE,
+        "activation": _SHAPE,
+        "instruction": _TEMPLATE,
+        "items": _IGNORED,
+        "data_1": Refused("use `text_1`."),
+        "data_2": Refused("use `text_2`."),
         "previous_response_id": _STATELESS,
         "conversation": _STATELESS,
         "background": _STATELESS,

@@ -23,7 +23,14 @@ ENGINE_ROUTES = [endpoint for endpoint in ENDPOINTS.values() if endpoint.kind is
 STANDARD = ParameterRules()
 # As much as a plan can allow.
 OPEN = ParameterRules(
-    echo=True, ignore_eos=True, media=True, grammar=True, prompt_logprobs=20, token_ids=100_000, n=128
+    echo=True,
+    ignore_eos=True,
+    media=True,
+    prompt_logprobs=20,
+    token_ids=100_000,
+    n=128,
+    nested_repetition=True,
+    constraint_work=100_000,
 )
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 IMAGE = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}
@@ -86,7 +93,18 @@ def test_every_engine_route_has_its_fields() -> None:
         ),
         (COMPLETIONS, {"prompt": "Hello", "echo": False, "suffix": None, "best_of": 1}),
         (COMPLETIONS, {"prompt": [[1, 2], [3]], "min_tokens": 0}),
-        (RESPONSES, {"input": "Hello", "instructions": "Be brief", "store": True, "background": False}),
+        (RESPONSES, {"input": "Hello", "instructions": "Be brief", "store": False, "background": False}),
+        (RESPONSES, {"input": "Hello", "text": {"format": {"type": "text"}, "verbosity": "low"}}),
+        (
+            RESPONSES,
+            {
+                "input": [
+                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c", "output": "5"},
+                ]
+            },
+        ),
+        (MESSAGES, {"messages": HELLO, "output_config": {"effort": "low"}, "max_tokens": 5}),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]}),
         (
             MESSAGES,
@@ -121,12 +139,37 @@ def test_what_clients_send_passes_unchanged(endpoint: Endpoint, body: dict[str, 
         (CHAT, {"structured_outputs": {"json": ""}}),
         (CHAT, {"structured_outputs": {"json": "not a schema"}}),
         (CHAT, {"structured_outputs": {"json": []}}),
-        (CHAT, {"structured_outputs": {"regex": "(a+)+b"}}),
         (CHAT, {"structured_outputs": {"regex": ""}}),
         (CHAT, {"structured_outputs": {"regex": "a{99999}"}}),
         (CHAT, {"structured_outputs": {"choice": []}}),
+        (CHAT, {"structured_outputs": {"choice": ["\n"]}}),
+        (CHAT, {"structured_outputs": {"json_object": False}}),
+        (CHAT, {"structured_outputs": {}}),
+        (CHAT, {"structured_outputs": {"grammar": "root ::= 'x'"}}),
+        (CHAT, {"structured_outputs": {"whitespace_pattern": "(a+)+"}}),
+        (CHAT, {"messages": []}),
+        (CHAT, {"messages": "Hello"}),
+        (CHAT, {"messages": [5]}),
+        (CHAT, {"store": True}),
+        (CHAT, {"temperature": "0.5"}),
+        (CHAT, {"temperature": True}),
+        (CHAT, {"temperature": -1}),
+        (CHAT, {"top_p": 2}),
+        (CHAT, {"top_k": 1.0}),
+        (CHAT, {"seed": 2**63}),
+        (CHAT, {"presence_penalty": 3}),
+        (CHAT, {"echo": 1}),
+        (CHAT, {"parallel_tool_calls": "yes"}),
+        (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}),
+        (CHAT, {"tools": [{"function": {"name": "f", "parameters": {}}, "parameters": {"not": {}}}]}),
+        (RESPONSES, {"store": True}),
+        (RESPONSES, {"input": []}),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}),
+        (RESPONSES, {"input": [{"type": ["message"]}]}),
+        (MESSAGES, {"output_config": {"format": {"type": "json_schema"}}}),
+        (EMBEDDINGS, {"dimensions": 0}),
         (CHAT, {"response_format": {"type": "json_schema"}}),
-        (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "(x*)*"}}}}),
+        (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "(?=x)"}}}}),
         (CHAT, {"bad_words": [""]}),
         (CHAT, {"min_tokens": -1}),
         (CHAT, {"min_tokens": 1.0}),
@@ -141,7 +184,7 @@ def test_what_clients_send_passes_unchanged(endpoint: Endpoint, body: dict[str, 
         (CHAT, {"tools": [{"type": "mcp", "server_url": "http://inside"}]}),
         (RESPONSES, {"tools": [{"type": "code_interpreter"}]}),
         (MESSAGES, {"mcp_servers": [{"url": "http://inside"}]}),
-        *((CHAT, {name: "x"}) for name in fields.REFUSED),
+        *((CHAT, {name: "x"}) for name in sorted(fields.REFUSED)),
         (RESPONSES, {"previous_response_id": "resp_1"}),
         (RESPONSES, {"background": True}),
     ],
@@ -169,11 +212,18 @@ def test_what_harms_is_refused_whatever_the_plan_allows(
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, {"media": True}),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "document"}]}]}, {"media": True}),
         (MESSAGES, {"messages": [{"role": "user", "content": [RESULT_IMAGE]}]}, {"media": True}),
-        (CHAT, {"structured_outputs": {"grammar": "root ::= 'x'"}}, {"grammar": True}),
-        (CHAT, {"chat_template_kwargs": {"tools": 1}}, {"template_arguments": ("tools",)}),
+        (CHAT, {"structured_outputs": {"regex": "(a+)+b"}}, {"nested_repetition": True}),
+        (CHAT, {"structured_outputs": {"regex": ".{150}"}}, {"constraint_work": 6_000}),
+        (CHAT, {"structured_outputs": {"choice": ["x"] * 300}}, {"choices": 300}),
+        (CHAT, {"tools": [{"function": {"name": "f"}}] * 129}, {"tools": 129}),
+        (EMBEDDINGS, {"input": ["x"] * 2049}, {"inputs": 2049}),
+        (ENDPOINTS["/v1/rerank"], {"documents": ["x"] * 2049}, {"inputs": 2049}),
+        (ENDPOINTS["/v1/rerank"], {"query": {"content": [IMAGE]}}, {"media": True}),
+        (MESSAGES, {"system": [{"type": "image"}]}, {"media": True}),
+        (CHAT, {"chat_template_kwargs": {"mood": 1}}, {"template_arguments": ("mood",)}),
         (COMPLETIONS, {"prompt": ["x"] * 200}, {"prompts": 200}),
         (CHAT, {"messages": HELLO * 3000}, {"messages": 3000}),
-        (CHAT, {"stop": ["x"] * 17}, {"stop": 17}),
+        (CHAT, {"stop": ["x"] * 5}, {"stop": 5}),
         (CHAT, {"logit_bias": {str(token): 1 for token in range(300)}}, {"logit_bias": 300}),
     ],
     ids=lambda value: value.path if isinstance(value, Endpoint) else str(value)[:50],
@@ -186,14 +236,20 @@ def test_what_costs_is_bounded_as_the_plan_says(
 
 
 def test_what_the_gateway_sets_itself_is_taken_out() -> None:
-    body = {"messages": HELLO, "cache_salt": "mine", "request_id": "x\ny", "priority": -(2**62)}
+    body: dict[str, Any] = {
+        "messages": HELLO,
+        "cache_salt": "mine",
+        "request_id": "x\ny",
+        "priority": -(2**62),
+    }
     assert checked(CHAT, **body) == {"messages": HELLO}
 
 
 @pytest.mark.parametrize("endpoint", ENGINE_ROUTES, ids=lambda endpoint: endpoint.path)
 def test_a_misspelt_field_is_refused_with_the_name_that_was_meant(endpoint: Endpoint) -> None:
     name = max(sorted(fields.KNOWN[endpoint.path]), key=len)
-    error = refused(endpoint, **{f"{name}s": 1})
+    misspelt: dict[str, Any] = {f"{name}s": 1}
+    error = refused(endpoint, **misspelt)
     assert isinstance(error, UnknownParameter)
     assert error.param == f"{name}s"
     assert f"`{name}`" in error.message
@@ -202,16 +258,23 @@ def test_a_misspelt_field_is_refused_with_the_name_that_was_meant(endpoint: Endp
 def test_unknown_fields_pass_where_the_plan_lets_them_but_not_what_harms() -> None:
     assert checked(CHAT, refuse_unknown=False, new_idea=1) == {"new_idea": 1}
     with pytest.raises(ParameterRefused):
-        checked(CHAT, refuse_unknown=False, guided_regex="(a+)+")
+        checked(CHAT, refuse_unknown=False, guided_regex="a")
     with pytest.raises(ParameterRefused):
         checked(MESSAGES, refuse_unknown=False, stop_token_ids=[10**6])
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize"])
+def test_no_plan_can_let_a_request_replace_the_template(name: str) -> None:
+    with pytest.raises(ValueError, match="no plan can allow"):
+        ParameterRules(template_arguments=(name,))
 
 
 @given(name=st.text(min_size=1, max_size=80))
 def test_an_unknown_name_is_never_repeated_if_it_could_be_anything(name: str) -> None:
     if name in fields.KNOWN[CHAT.path] or name in fields.REFUSED:
         return
-    error = refused(CHAT, **{name: 1})
+    unknown: dict[str, Any] = {name: 1}
+    error = refused(CHAT, **unknown)
     assert len(error.message) < 250
     assert error.message.isprintable()
     assert error.message.isascii()
