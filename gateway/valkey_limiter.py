@@ -29,7 +29,8 @@ from gateway.limits import (
     limit_key,
     tightest,
 )
-from gateway.memory_limiter import MemoryLease, MemoryLimiter
+from gateway.memory_limiter import MemoryLimiter
+from gateway.meters import MemoryLease
 from gateway.store import StoreError
 
 PREFIX = "gatehouse:"

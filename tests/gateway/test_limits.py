@@ -1,4 +1,4 @@
-"""Requests per minute, per key, over a real connection. The rest: tests/unit/gateway/test_public_limits.py."""
+"""Requests per minute, per key, over a real connection; the rest: test_public_limits.py."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

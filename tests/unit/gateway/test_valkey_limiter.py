@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.limits import Ask, Limit, Total
-from gateway.memory_limiter import MemoryLease
+from gateway.meters import MemoryLease
 from gateway.valkey_limiter import PAUSE_SECONDS, ValkeyLimiter
 from tests.fakes.limiters import connect
 from tests.fakes.valkey_server import ValkeyServer
