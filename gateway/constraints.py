@@ -14,6 +14,7 @@ import orjson
 from gateway import automaton
 from gateway.errors import InvalidRequest, ParameterRefused
 from gateway.expressions import ANY, CONTROL, UnreadableExpression, cost_of
+from gateway.fields import names
 from gateway.syntax import Unreadable
 
 MAX_DEPTH = 64  # schemas within schemas
@@ -27,49 +28,15 @@ _OPEN_PROPERTY = 40  # a property beside others that have no name
 _LITERAL_SQUARES = 3_500  # a literal's length squared, in units of work (64 of 1,000 characters: 9.9 s)
 
 _TYPES = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
-_FORMATS = frozenset(
-    (
-        "email",
-        "date",
-        "time",
-        "date-time",
-        "duration",
-        "ipv4",
-        "ipv6",
-        "hostname",
-        "uuid",
-        "uri",
-        "uri-reference",
-        "uri-template",
-        "json-pointer",
-        "relative-json-pointer",
-    )
+_FORMATS = names(
+    "email date time date-time duration ipv4 ipv6 hostname uuid uri uri-reference uri-template "
+    "json-pointer relative-json-pointer"
 )
 # Constraints that an engine leaves out silently, or for which it changes its compiler.
-_IGNORED = frozenset(
-    (
-        "not",
-        "if",
-        "then",
-        "else",
-        "dependentRequired",
-        "dependentSchemas",
-        "dependencies",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "additionalItems",
-        "contains",
-        "minContains",
-        "maxContains",
-        "uniqueItems",
-        "multipleOf",
-        "patternProperties",
-        "propertyNames",
-        "minProperties",
-        "maxProperties",
-        "$dynamicRef",
-        "$recursiveRef",
-    )
+_IGNORED = names(
+    "not if then else dependentRequired dependentSchemas dependencies unevaluatedItems "
+    "unevaluatedProperties additionalItems contains minContains maxContains uniqueItems multipleOf "
+    "patternProperties propertyNames minProperties maxProperties $dynamicRef $recursiveRef"
 )
 _NAMED = ("properties", "$defs", "definitions")  # names, each with a schema
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -181,20 +148,30 @@ class _Schema:
         self._param = param
         self._work = 0
         self._seen: set[tuple[object, ...]] = set()  # what is compiled once if it stands twice
+        self._heights: dict[int, int] = {}  # of the schemas walked, by identity
 
     def work(self) -> int:
         """In units. Raises InvalidRequest or ParameterRefused."""
         self._schema(self._root, 0)
         return self._work
 
-    def _schema(self, node: object, depth: int) -> None:
+    def _schema(self, node: object, depth: int) -> int:
+        """How many schemas deep it is from here, references followed; one back to itself adds nothing."""
         if isinstance(node, bool):
             self._work += _UNTYPED
-            return
+            return 0
         if not isinstance(node, dict):
             raise self._malformed("a schema within it must be an object")
-        if depth > MAX_DEPTH:
-            raise self._refused(f"it is more than {MAX_DEPTH} schemas deep")
+        if depth + self._heights.get(id(node), 0) > MAX_DEPTH:
+            raise self._refused(f"it is more than {MAX_DEPTH} schemas deep, with its references followed")
+        if id(node) not in self._heights:
+            self._heights[id(node)] = 0
+            self._check(node)
+            heights = [self._schema(child, depth + 1) for child in self._children(node)]
+            self._heights[id(node)] = 1 + max(heights, default=0)
+        return self._heights[id(node)]
+
+    def _check(self, node: dict[str, Any]) -> None:
         self._work += 1 if node.keys() & _MEANING else _UNTYPED
         if ignored := node.keys() & _IGNORED:
             raise self._refused(f"an engine would leave out `{min(ignored)}`, silently")
@@ -204,17 +181,11 @@ class _Schema:
         self._sizes(node)
         self._numbers(node, kinds)
         self._object(node)
-        self._reference(node)
-        for child in self._children(node):
-            self._schema(child, depth + 1)
 
     def _children(self, node: Mapping[str, Any]) -> Iterator[object]:
         for name in _NAMED:
             if name in node:
-                named = self._typed(node, name, dict)
-                if any(_UNQUOTED.search(key) for key in named):
-                    raise self._refused("quotes, backslashes and control characters in a name end an engine")
-                yield from named.values()
+                yield from self._named(node, name)
         for name in _LISTED:
             if name in node:
                 members = self._typed(node, name, list)
@@ -226,6 +197,14 @@ class _Schema:
         for name in _SINGLE:
             if name in node:
                 yield node[name]
+        if "$ref" in node:
+            yield self._referred(node["$ref"])
+
+    def _named(self, node: Mapping[str, Any], name: str) -> Iterable[object]:
+        named: dict[str, Any] = self._typed(node, name, dict)
+        if any(_UNQUOTED.search(key) for key in named):
+            raise self._refused("quotes, backslashes and control characters in a name end an engine")
+        return named.values()
 
     def _kinds(self, node: Mapping[str, Any]) -> list[str]:
         if "type" not in node:
@@ -318,17 +297,15 @@ class _Schema:
         if node.get("additionalProperties", False) is not False:
             self._work += _OPEN_PROPERTY * len(properties)
 
-    def _reference(self, node: Mapping[str, Any]) -> None:
-        reference = node.get("$ref")
-        if "$ref" not in node or reference == "#":
-            return
-        if not isinstance(reference, str) or not reference.startswith("#/"):
+    def _referred(self, reference: object) -> object:
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             raise self._refused("`$ref` must refer to a definition within it")
         found: object = self._root
-        for part in reference[2:].split("/"):
+        for part in reference.split("/")[1:]:
             found = found.get(part) if isinstance(found, dict) else None
         if not isinstance(found, dict | bool):
             raise self._malformed("a `$ref` refers to nothing")
+        return found
 
     def _typed(self, node: Mapping[str, Any], name: str, kind: type) -> Any:
         if not isinstance(node[name], kind):

@@ -10,24 +10,25 @@ from types import MappingProxyType
 from typing import Any
 
 
-def _names(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
     return frozenset(text.split())
 
 
 # What the gateway decides itself: taken out of a request without a word.
 OWN = frozenset(("cache_salt", "request_id", "priority"))
 
-_SAMPLING = _names(
+_SAMPLING = names(
     "temperature top_p top_k min_p seed presence_penalty frequency_penalty repetition_penalty length_penalty"
 )
 # What clients send for their own sake; it changes nothing on the engine.
-_LABELS = _names("user metadata safety_identifier prompt_cache_key service_tier store")
-_ANSWERS = _names(
+_LABELS = names("user metadata safety_identifier prompt_cache_key service_tier store")
+_ANSWERS = names(
     "model stream stream_options n max_tokens min_tokens stop stop_token_ids allowed_token_ids logit_bias "
     "logprobs prompt_logprobs ignore_eos echo include_stop_str_in_output response_format structured_outputs "
     "thinking_token_budget"
 )
-_COUNTING = _names("model messages tools system tool_choice thinking output_config chat_template_kwargs")
+_COUNTING = names("model messages tools system tool_choice thinking output_config chat_template_kwargs")
 
 KNOWN: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -35,7 +36,7 @@ KNOWN: Mapping[str, frozenset[str]] = MappingProxyType(
         | _SAMPLING
         | _LABELS
         | OWN
-        | _names(
+        | names(
             "messages tools tool_choice parallel_tool_calls top_logprobs max_completion_tokens bad_words "
             "reasoning_effort verbosity include_reasoning add_generation_prompt continue_final_message "
             "chat_template_kwargs"
@@ -43,7 +44,7 @@ KNOWN: Mapping[str, frozenset[str]] = MappingProxyType(
         "/v1/completions": _ANSWERS | _SAMPLING | _LABELS | OWN | {"prompt", "best_of"},
         "/v1/responses": _LABELS
         | OWN
-        | _names(
+        | names(
             "model stream stream_options input instructions tools tool_choice parallel_tool_calls "
             "max_tool_calls reasoning include_reasoning truncation include text top_logprobs "
             "max_output_tokens logit_bias stop stop_token_ids ignore_eos include_stop_str_in_output "
@@ -52,15 +53,15 @@ KNOWN: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         "/v1/messages": _COUNTING
         | OWN
-        | _names("stream max_tokens stop_sequences temperature top_p top_k metadata service_tier"),
+        | names("stream max_tokens stop_sequences temperature top_p top_k metadata service_tier"),
         "/v1/messages/count_tokens": _COUNTING,
-        "/tokenize": _names(
+        "/tokenize": names(
             "model prompt messages tools chat_template_kwargs add_generation_prompt continue_final_message "
             "return_token_strs add_special_tokens"
         ),
-        "/v1/embeddings": OWN | _names("model input user encoding_format dimensions"),
-        "/v1/rerank": OWN | _names("model user query documents top_n"),
-        "/v1/score": OWN | _names("model user text_1 text_2 queries documents"),
+        "/v1/embeddings": OWN | names("model input user encoding_format dimensions"),
+        "/v1/rerank": OWN | names("model user query documents top_n"),
+        "/v1/score": OWN | names("model user text_1 text_2 queries documents"),
     }
 )
 

@@ -42,6 +42,13 @@ def deep(levels: int) -> dict[str, Any]:
     return schema
 
 
+def chained(length: int) -> dict[str, Any]:
+    """Definitions that each refer to the next, written so that the walk meets the last one first."""
+    links: dict[str, Any] = {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(length)}
+    definitions = dict(reversed((links | {f"d{length}": STRING}).items()))
+    return {"$defs": definitions, "$ref": "#/$defs/d0"}
+
+
 def properties(count: int, **others: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{at}": STRING for at in range(count)}, **others}
 
@@ -71,6 +78,7 @@ def properties(count: int, **others: Any) -> dict[str, Any]:
         {"enum": [f"value {at}" for at in range(1000)]},
         nested(5, 3),
         deep(MAX_DEPTH - 1),
+        chained(MAX_DEPTH - 2),
         {"properties": {f"p{at}": {"type": "string", "maxLength": 50} for at in range(20)}},
     ],
     ids=lambda schema: str(schema)[:60],
@@ -93,7 +101,7 @@ def test_what_people_use_passes(schema: dict[str, Any]) -> None:
         {"properties": {f"p{at}": {"type": "number", "minimum": at, "maximum": 1e6} for at in range(80)}},
         {"enum": list(range(5000))},
         {"enum": ["x" * 1000] * 32},
-        {"anyOf": [{}] * 1000},
+        {"anyOf": [{} for _ in range(1000)]},
         {"type": "string", "pattern": ".{0,150}"},
     ],
     ids=lambda schema: str(schema)[:60],
@@ -148,6 +156,7 @@ def test_a_definition_costs_once_however_often_it_is_referred_to() -> None:
         {"default": {"type": "array", "uniqueItems": True}},
         {"x-order": [{"type": "string", "format": "colour"}]},
         deep(MAX_DEPTH + 1),
+        chained(MAX_DEPTH + 2),
     ],
     ids=lambda schema: str(schema)[:60],
 )
