@@ -1,6 +1,7 @@
 """Who is calling: keys are known in memory, so that a store that is gone locks nobody out, lets nobody in."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from gateway.errors import (
 )
 from gateway.identity import OVERLAP_SECONDS, REFRESH_SECONDS, SNAPSHOT_SECONDS, KeyDraft
 from gateway.principal import ALL_SCOPES
+from gateway.snapshot import Snapshot
 from gateway.store import Duplicate, KeyRecord, Stale, StoreError
 from tests.fakes.clock import Clock
 from tests.fakes.directories import MAX_AGE, PEPPER, MemorySnapshots, Process
@@ -563,7 +565,19 @@ async def test_a_snapshot_that_cannot_be_written_is_said_and_tried_again(here: P
     assert list(here.snapshots.held.records) == [record]
 
 
-async def test_no_snapshot_takes_the_place_of_a_newer_one(here: Process) -> None:
-    await asyncio.gather(*[here.create(name=str(number)) for number in range(20)])
-    assert here.snapshots.held is not None
-    assert len(here.snapshots.held.records) == 20
+class SlowDisk(MemorySnapshots):
+    """Its first write takes a while, those after it do not."""
+
+    def save(self, snapshot: Snapshot) -> None:
+        self.saved += 1
+        if self.saved == 1:
+            time.sleep(0.1)
+        self.held = snapshot
+
+
+async def test_no_snapshot_takes_the_place_of_a_newer_one(store: MemoryStore, clock: Clock) -> None:
+    disk = SlowDisk()
+    here = Process(store, clock, snapshots=disk)
+    await asyncio.gather(here.create(), here.create())
+    assert disk.held is not None
+    assert len(disk.held.records) == 2

@@ -116,6 +116,19 @@ def test_all_that_ask_during_a_fetch_wait_for_it_and_see_its_keys(source: Source
     run(scenario())
 
 
+def test_who_asks_during_a_fetch_waits_for_it_however_soon_it_comes_after_another(source: Source) -> None:
+    async def scenario() -> None:
+        await source.keys.refresh()
+        source.issuer.rotate(NEXT)
+        source.seconds = 2.0
+        again = asyncio.create_task(source.keys.refresh())
+        await asyncio.sleep(1)
+        assert await source.keys.find("next") is not None
+        await again
+
+    run(scenario())
+
+
 def test_one_who_leaves_does_not_end_the_fetch_for_the_others(source: Source) -> None:
     async def scenario() -> None:
         source.seconds = 2.0
@@ -303,20 +316,25 @@ async def test_it_may_not_lead_elsewhere(issuer: Issuer) -> None:
     assert issuer.asked == 1
 
 
-@pytest.mark.parametrize("behaviour", [issuers.is_huge, issuers.is_a_bomb])
-async def test_one_without_end_costs_little(issuer: Issuer, behaviour: Any) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "problem"),
+    [
+        (issuers.is_huge, f"the key set is larger than {MAX_BYTES} bytes"),
+        (issuers.is_a_bomb, "the key set is not JSON"),  # for it is not unpacked
+    ],
+)
+async def test_one_without_end_costs_little(issuer: Issuer, behaviour: Any, problem: str) -> None:
     issuer.answer = behaviour
     keys = KeySet(issuer.jwks_url, fetch=fetch, monotonic=time.monotonic, log=LogLines().logger)
+    await keys.refresh()
     tracemalloc.start()
     try:
         await keys.refresh()
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert keys.problem is not None
-    if behaviour is issuers.is_huge:
-        assert keys.problem == f"the key set is larger than {MAX_BYTES} bytes"
-        assert peak < 8 * MAX_BYTES
+    assert keys.problem == problem
+    assert peak < 8 * MAX_BYTES
 
 
 async def test_one_that_drips_is_given_up_in_time(issuer: Issuer) -> None:

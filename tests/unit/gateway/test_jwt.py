@@ -216,6 +216,14 @@ async def test_a_key_that_is_meant_for_something_else_verifies_nothing(meant: di
     assert await gateway.refused(gateway.issuer.token(key=ES))
 
 
+async def test_a_key_of_another_curve_verifies_nothing_though_its_signature_is_right() -> None:
+    """The library would take it."""
+    gateway, wide = Gateway([], ("ES256",)), SigningKey("es", "ES384")
+    gateway.issuer.published = [wide.public(alg=None)]
+    token: str = jws.sign(gateway.issuer.claims(), wide.pem, headers={"kid": "es"}, algorithm="ES256")
+    assert "fits its algorithm" in await gateway.refused(token.encode())
+
+
 async def test_a_published_key_that_is_none_refuses_and_breaks_nothing() -> None:
     gateway = Gateway([], ("ES256", "RS256"))
     good = ES.public()
