@@ -179,6 +179,7 @@ class _Schema:
         self._values(node)
         self._string(node)
         self._sizes(node)
+        self._array(node)
         self._numbers(node, kinds)
         self._object(node)
 
@@ -260,18 +261,20 @@ class _Schema:
                     raise self._malformed(f"`{name}` must be a whole number from 0")
             if low is not None and high is not None and low > high:
                 raise self._malformed(f"`{low_name}` is more than `{high_name}`")
-            if low_name == "minItems" and low and not self._has_items(node, low):
-                raise self._malformed("`minItems` needs as many `items`")
             most = max(low or 0, high or 0)
             if high_name == "maxLength" and most:
                 self._once(high_name, (low, high), min(most, _LONGEST_LENGTH) * ANY)
             else:
                 self._work += most
 
-    @staticmethod
-    def _has_items(node: Mapping[str, Any], least: int) -> bool:
-        listed = node.get("prefixItems")
-        return node.get("items", False) is not False or (isinstance(listed, list) and len(listed) >= least)
+    def _array(self, node: Mapping[str, Any]) -> None:
+        listed = node.get("prefixItems") or []
+        if not isinstance(listed, list) or any(one is False for one in listed):
+            raise self._malformed("`prefixItems` must hold schemas that something fits")
+        if node.get("items", False) is False and node.get("minItems", 0) > len(listed):
+            raise self._malformed("`minItems` needs as many `items`")
+        if node.get("maxItems", len(listed)) < len(listed):
+            raise self._malformed("`maxItems` is less than there are `prefixItems`")
 
     def _numbers(self, node: Mapping[str, Any], kinds: list[str]) -> None:
         given = [name for name in _RANGES if name in node]
