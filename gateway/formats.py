@@ -45,7 +45,8 @@ def tools(name: str, value: object, tool_choice: object, rules: "ParameterRules"
                 work += constraints.check_schema(schema, bounds, name)
             elif schema is not None:
                 constraints.check_size(schema, bounds, name)
-    constraints.check_work(work, bounds, name)
+        # Each time: the sum of many is not to be reached first.
+        constraints.check_work(work, bounds, name)
 
 
 def _forces(tool_choice: object) -> bool:
