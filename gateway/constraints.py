@@ -83,9 +83,7 @@ def check_schema(schema: object, bounds: Bounds, param: str) -> int:
     ParameterRefused for one that costs too much or that engines read differently.
     """
     root = check_size(schema, bounds, param)
-    work = _Schema(root, bounds, param).work()
-    check_work(work, bounds, param)
-    return work
+    return _Schema(root, bounds, param).work()
 
 
 def check_work(work: int, bounds: Bounds, param: str) -> None:
@@ -159,6 +157,7 @@ class _Schema:
         """How many schemas deep it is from here, references followed; one back to itself adds nothing."""
         if isinstance(node, bool):
             self._work += _UNTYPED
+            check_work(self._work, self._bounds, self._param)
             return 0
         if not isinstance(node, dict):
             raise self._malformed("a schema within it must be an object")
@@ -167,6 +166,7 @@ class _Schema:
         if id(node) not in self._heights:
             self._heights[id(node)] = 0
             self._check(node)
+            check_work(self._work, self._bounds, self._param)  # before more is looked at
             heights = [self._schema(child, depth + 1) for child in self._children(node)]
             self._heights[id(node)] = 1 + max(heights, default=0)
         return self._heights[id(node)]

@@ -43,6 +43,7 @@ def tools(name: str, value: object, tool_choice: object, rules: "ParameterRules"
         for schema in (function.get("parameters"), function.get("input_schema")):
             if schema is not None and compiled:
                 work += constraints.check_schema(schema, bounds, name)
+                constraints.check_work(work, bounds, name)
             elif schema is not None:
                 constraints.check_size(schema, bounds, name)
         # Each time: the sum of many is not to be reached first.
