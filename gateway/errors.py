@@ -74,6 +74,8 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.headers = headers
+        # Tenant and id of a key that is refused although its secret was right.
+        self.owner: tuple[str, str] | None = None
 
     def body(self) -> bytes:
         """`{"error": {"message", "type", "param", "code"}}` as JSON bytes."""

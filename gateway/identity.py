@@ -13,6 +13,7 @@ from gateway.errors import (
     AuthenticationFailed,
     DisabledKey,
     ExpiredKey,
+    GatewayError,
     PlanMissing,
     RevokedKey,
     StoreUnavailable,
@@ -109,6 +110,14 @@ class KeyDirectory:
             )
         if known is None:
             raise AuthenticationFailed(_WRONG)
+        try:
+            return self._admit(known)
+        except GatewayError as error:
+            error.owner = known.record.tenant, known.record.id
+            raise
+
+    def _admit(self, known: Known) -> Principal:
+        """Raises RevokedKey, DisabledKey, ExpiredKey or PlanMissing."""
         record = known.record
         if record.revoked_at is not None:
             raise RevokedKey("This API key was revoked. Ask your operator for a new one.")

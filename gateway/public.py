@@ -178,6 +178,7 @@ class PublicApp:
     def _note(self, exchange: Exchange, error: GatewayError) -> None:
         """For the operator who is asked why."""
         who = exchange.principal
+        tenant, key_id = (who.tenant, who.key_id) if who else error.owner or (None, None)
         self.refusals.note(
             Refusal(
                 request_id=exchange.request_id,
@@ -188,8 +189,8 @@ class PublicApp:
                 message=error.message,
                 param=error.param,
                 model=exchange.model,
-                tenant=who.tenant if who else None,
-                key_id=who.key_id if who else None,
+                tenant=tenant,
+                key_id=key_id,
                 plan=who.plan_name if who else None,
                 limits=exchange.refused,
             )

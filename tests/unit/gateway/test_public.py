@@ -261,3 +261,15 @@ async def test_a_body_is_given_back_whatever_became_of_the_request() -> None:
         await running.ask(CHAT, b"{")
         assert "gateway_inflight_body_bytes 0.0" in await running.metrics()
         assert "gateway_requests_in_flight 0.0" in await running.metrics()
+
+
+async def test_whoever_is_asked_why_learns_whose_revoked_key_it_was() -> None:
+    async with gateway() as running:
+        _, listed = await running.admin("GET", "/admin/keys")
+        key_id = listed["keys"][0]["id"]
+        await running.admin("POST", f"/admin/keys/{key_id}/revoke")
+        refused = await running.ask(CHAT, asking())
+        request_id = refused.headers["x-request-id"]
+        _, explained = await running.admin("GET", f"/admin/explain/{request_id}")
+        assert (refused.status, refused.error["code"]) == (401, "revoked_api_key")
+        assert (explained["tenant"], explained["key_id"]) == ("acme", key_id)
