@@ -156,7 +156,8 @@ def _fetched_only(name: str, parts: list[Any]) -> None:
     for part in parts:
         if not isinstance(part, dict):
             continue
-        if not _NEVER_KEYS.isdisjoint(part) or part.get("type") in _NEVER_TYPES:
+        kind = part.get("type")
+        if not isinstance(kind, str) or kind in _NEVER_TYPES or not _NEVER_KEYS.isdisjoint(part):
             raise ParameterRefused(f"`{name}` holds a part that no plan allows.", param=name)
         if type(part.get("content")) is list:
             _fetched_only(name, part["content"])

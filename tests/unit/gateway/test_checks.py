@@ -11,6 +11,7 @@ from gateway.errors import InvalidRequest, ParameterRefused
 from gateway.parameters import CHECKS, ParameterRules
 
 RULES = ParameterRules()
+MEDIA = ParameterRules(media=True)
 URL = "http://169.254.169.254/"
 
 
@@ -75,6 +76,40 @@ def test_a_part_that_an_engine_could_fetch_is_refused(part: dict[str, Any]) -> N
         with pytest.raises(ParameterRefused) as raised:
             CHECKS[name](name, value, RULES)
         assert raised.value.param == name
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": URL}},
+        {"type": "image", "source": {"type": "url", "url": URL}},
+        {"type": "tool_result", "content": [{"type": "image", "source": {}}]},
+    ],
+    ids=str,
+)
+def test_a_plan_may_allow_what_is_fetched(part: dict[str, Any]) -> None:
+    checks.messages("messages", user([part]), MEDIA)
+    checks.texts("query", {"content": [part]}, MEDIA)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": URL}, "uuid": "another tenant's"},
+        {"type": "text", "text": "x", "uuid": "u", "image_url": URL},
+        {"image_url": URL},
+        {"type": ["image_url"]},
+        {"type": "image_embeds", "image_embeds": "AAAA"},
+        {"type": "prompt_embeds", "data": "AAAA"},
+        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {}}},
+        {"type": "tool_result", "content": [{"type": "audio_embeds", "audio_embeds": "AAAA"}]},
+    ],
+    ids=str,
+)
+def test_no_plan_allows_tensors_names_of_cached_media_or_hidden_tools(part: dict[str, Any]) -> None:
+    for value, check in ((user([part]), checks.messages), ({"content": [part]}, checks.texts)):
+        with pytest.raises(ParameterRefused):
+            check("messages", value, MEDIA)
 
 
 @pytest.mark.parametrize("content", [5, True, {"type": "text"}, [5], [None], [["text"]]])
