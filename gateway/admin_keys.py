@@ -133,7 +133,11 @@ class KeyRoutes:
         changes = _changes(record, given)
         if not changes:
             return KeyView.of(record, self.clock())
-        return await self._changed(self.directory.change(key_id, changes, actor=actor), "key_changed", actor)
+        return await self._changed(
+            self.directory.change(key_id, changes, actor=actor, read_at=record.changed_at),
+            "key_changed",
+            actor,
+        )
 
     async def rotate_key(self, key_id: str, actor: Actor, rotation: Rotation | None = None) -> MadeKey:
         """Gives the key a new secret: its text is in this answer and nowhere else. The id stays."""

@@ -240,6 +240,19 @@ async def test_a_change_to_what_is_already_so_is_none(admin: Administration) -> 
     assert len(admin.store.audit) == entries
 
 
+async def test_a_change_of_what_another_gateway_has_changed_since_is_refused(
+    admin: Administration, tmp_path: Path
+) -> None:
+    """Each would write all own values of the key: the second would undo the first."""
+    made = await admin.key(requests_per_minute=7)
+    late = await Administration.start(tmp_path / "late", store=admin.store)
+    admin.clock.now += 1
+    await admin.ask("PATCH", f"/admin/keys/{made['id']}", {"tokens_per_day": 9})
+    status, answer = await late.ask("PATCH", f"/admin/keys/{made['id']}", {"priority": 3})
+    assert (status, answer["error"]["code"]) == (409, "conflict")
+    assert admin.store.records[made["id"]].overrides == {"requests_per_minute": 7, "tokens_per_day": 9}
+
+
 async def test_after_a_rotation_both_secrets_are_good_for_the_overlap(admin: Administration) -> None:
     made = await admin.key()
     status, rotated = await admin.ask("POST", f"/admin/keys/{made['id']}/rotate", {"overlap_seconds": 60})
