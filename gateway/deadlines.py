@@ -22,11 +22,11 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self.due = math.inf
 
-    def within(self, seconds: float, *, total: float = math.inf) -> "Deadline":
-        """A `with` block that is cancelled after `seconds`, and then raises TimeoutError. It may be extended,
-        but to no more than `total` seconds in all.
+    def within(self, seconds: float, *, idle: float = 0.0, total: float = math.inf) -> "Deadline":
+        """A `with` block that is cancelled after `seconds`, and then raises TimeoutError. Each time that it
+        is renewed it may take `idle` seconds from then on, but no more than `total` seconds in all.
         """
-        return Deadline(self, seconds, total)
+        return Deadline(self, seconds, idle, total)
 
     def begin(self, deadline: "Deadline") -> None:
         self._running.add(deadline)
@@ -53,11 +53,24 @@ class Deadlines:
 class Deadline:
     """One block under a deadline. `at` is by the event loop's clock."""
 
-    __slots__ = ("_all", "_cancelling", "_end", "_expired", "_seconds", "_task", "_total", "at")
+    __slots__ = (
+        "_all",
+        "_cancelling",
+        "_end",
+        "_expired",
+        "_idle",
+        "_now",
+        "_seconds",
+        "_task",
+        "_total",
+        "at",
+    )
 
-    def __init__(self, all_of_them: Deadlines, seconds: float, total: float) -> None:
+    def __init__(self, all_of_them: Deadlines, seconds: float, idle: float, total: float) -> None:
         self._all = all_of_them
+        self._now = all_of_them.now
         self._seconds = seconds
+        self._idle = idle
         self._total = total
         self._expired = False
 
@@ -66,16 +79,16 @@ class Deadline:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        now = self._all.now()
+        now = self._now()
         self._end = now + self._total
         self.at = now + min(self._seconds, self._total)
         self._all.begin(self)
         return self
 
-    def extend(self, seconds: float) -> None:
-        """The block may take `seconds` from now on, whatever was left before."""
-        at = self._all.now() + seconds
-        self.at = at = min(at, self._end)
+    def renew(self) -> None:
+        """The block may take its `idle` seconds from now on, whatever was left before."""
+        at = self._now() + self._idle
+        self.at = at = at if at < self._end else self._end  # noqa: FURB136 - `min` costs a call, on every token
         if at < self._all.due:
             self._all.look_by(at)
 

@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from starlette.types import Send
 
@@ -91,11 +90,12 @@ class Relay:
             headers = slot.headers | {"X-Request-Id": exchange.request_id}
             limits = self._timeouts
             try:
-                with self._deadlines.within(limits.first_byte, total=limits.total) as deadline:
+                with self._deadlines.within(
+                    limits.first_byte, idle=limits.idle, total=limits.total
+                ) as deadline:
                     reply = await self._transport.post(slot.upstream, endpoint.path, allowed.body, headers)
                     try:
-                        renew = partial(deadline.extend, limits.idle)
-                        await self._answer(exchange, endpoint, allowed, reply, answer, renew)
+                        await self._answer(exchange, endpoint, allowed, reply, answer, deadline.renew)
                     finally:
                         reply.close()
             except TimeoutError:

@@ -45,39 +45,41 @@ def test_each_block_ends_by_itself_or_at_its_own_deadline(blocks: list[tuple[flo
             assert ended == pytest.approx(allowed, abs=1e-3)
 
 
-@given(SECONDS, st.lists(SECONDS, max_size=5))
-def test_a_deadline_that_is_extended_counts_from_then_on(first: float, moves: list[float]) -> None:
-    async def moving() -> tuple[float, str]:
+@given(SECONDS, SECONDS, st.lists(st.floats(0, 0.99), max_size=5))
+def test_a_deadline_that_is_renewed_counts_from_then_on(
+    first: float, idle: float, waits: list[float]
+) -> None:
+    async def renewing() -> tuple[float, str]:
         deadlines = Deadlines()
 
         async def block() -> None:
-            with deadlines.within(first) as deadline:
-                for seconds in moves:
-                    deadline.extend(seconds)
-                    await asyncio.sleep(seconds / 2)
+            with deadlines.within(first, idle=idle) as deadline:
+                for part in waits:
+                    deadline.renew()
+                    await asyncio.sleep(idle * part)
                 await asyncio.sleep(1000)
 
         return await ends(block)
 
-    ended, how = run(moving())
-    expected = sum(seconds / 2 for seconds in moves[:-1]) + moves[-1] if moves else first
+    ended, how = run(renewing())
     assert how == "TimeoutError"
+    expected = sum(idle * part for part in waits[:-1]) + idle if waits else first
     assert ended == pytest.approx(expected, abs=1e-3)
 
 
-def test_no_extension_outlasts_the_total() -> None:
-    async def extended() -> tuple[float, str]:
+def test_no_renewal_outlasts_the_total() -> None:
+    async def renewed() -> tuple[float, str]:
         deadlines = Deadlines()
 
         async def block() -> None:
-            with deadlines.within(10, total=25) as deadline:
+            with deadlines.within(10, idle=10, total=25) as deadline:
                 while True:
-                    deadline.extend(10)
+                    deadline.renew()
                     await asyncio.sleep(9)
 
         return await ends(block)
 
-    ended, how = run(extended())
+    ended, how = run(renewed())
     assert (how, round(ended, 3)) == ("TimeoutError", 25)
 
 
