@@ -98,9 +98,23 @@ class EventStream:
         find = chunk.find  # half the price of `in`, on every token
         for mark in self._marks:
             if find(mark) >= 0:
-                return b"".join(event for event in _EVENT.findall(chunk) if self._passes(event))
-        self.events += chunk.count(b"\n\n") or len(_EVENT.findall(chunk))
-        return chunk
+                start = self._first_marked(chunk)
+                marked = filter(self._passes, _EVENT.findall(chunk, start))
+                return self._counted(chunk[:start]) + b"".join(marked)
+        return self._counted(chunk)
+
+    def _counted(self, plain: bytes) -> bytes:
+        """Whole events without a mark: they pass."""
+        self.events += plain.count(b"\n\n") or len(_EVENT.findall(plain))
+        return plain
+
+    def _first_marked(self, chunk: bytes) -> int:
+        """Where the first event with a mark begins, or an event before it."""
+        mark = min(at for mark in self._marks if (at := chunk.find(mark)) >= 0)
+        end = chunk.rfind(b"\n\n", 0, mark)
+        while end >= 0 and chunk[end : end + 1] in b"\r\n":
+            end += 1
+        return max(end, 0)
 
     def _passes(self, event: bytes) -> bool:
         """Notes what an event says; False if it is not for the client."""
@@ -115,7 +129,7 @@ class EventStream:
         """An event of chat or completions."""
         self.finish_reason = find_finish_reason(event) or self.finish_reason
         if USAGE_KEY not in event and _ERROR_KEY not in event:
-            self.finished = _data(event) == DONE
+            self.finished = DONE in event and _data(event) == DONE
             return True
         payload = _object(_data(event))
         if payload.get("error"):
