@@ -145,9 +145,9 @@ class Accounts:
     def _cost(self, account: Account, exchange: Exchange) -> Cost:
         if exchange.prompt_tokens is not None:
             return Cost(exchange.prompt_tokens, exchange.completion_tokens or 0, estimated=False)
-        # An engine that failed before its first event is not the client's to pay; one whose client left has
-        # worked all the same.
-        if not exchange.events and not exchange.cut_off:
+        # An engine that failed before its first event is not the client's to pay; one whose client left, or
+        # stopped reading, has worked all the same.
+        if not (exchange.events or exchange.cut_off or exchange.client_left):
             return _NOTHING
         seconds = self.clock() - account.began
         allowed = account.allowed

@@ -81,6 +81,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
         refused = MethodNotAllowed("This path takes other methods; GET /admin/docs shows which.")
         refused.headers += ((b"allow", ", ".join(_methods(request)).encode("ascii")),)
         return answer(refused)
+    if error.status_code == 400:
+        return answer(InvalidRequest("The body cannot be read: it is too deep, or not what its type says."))
     return answer(PathNotFound(f"{error.detail}. GET /admin/docs shows what there is."))
 
 

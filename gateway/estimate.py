@@ -88,7 +88,9 @@ class Estimator:
         known = self._known.get(model)
         if events > 0:
             ratio = known.per_event.mean if known is not None and known.per_event is not None else 1.0
-            return min(output_tokens, math.ceil(events * ratio))
+            # But for the few around an answer an event holds a token at least. Very short answers consist of
+            # those few: they must not make the long ones cheap.
+            return min(output_tokens, math.ceil(events * max(1.0, ratio)))
         if known is None or known.per_second is None:
             return output_tokens
         return min(output_tokens, math.ceil(seconds * known.per_second.mean))

@@ -187,6 +187,15 @@ async def test_what_nobody_saw_the_end_of_is_estimated_and_marked(
         assert (row.completion_tokens, row.estimated_requests) == (made, 1)
 
 
+async def test_a_client_that_stopped_reading_pays_for_what_was_made(tmp_path: Path) -> None:
+    async with books(tmp_path) as desk:
+        account, exchange = await desk.open()
+        exchange.client_left = True
+        await desk.accounts.settle(account, exchange, CHAT)
+        [row] = await desk.booked()
+        assert (row.completion_tokens, row.estimated_requests) == (50, 1)
+
+
 async def test_an_abandoned_answer_is_estimated_by_the_models_own_speed(tmp_path: Path) -> None:
     async with books(tmp_path) as desk:
         account, exchange = await desk.open()

@@ -50,6 +50,12 @@ async def test_what_the_store_refuses_is_told_apart_from_a_store_that_is_gone(
     assert str(fault).encode() not in client.body
 
 
+@pytest.mark.parametrize("body", [b"[" * 200_000, b'{"name": "\xff"}'])
+async def test_a_body_that_cannot_be_read_is_no_missing_path(admin: Administration, body: bytes) -> None:
+    client = await admin.raw("POST", "/admin/keys", body)
+    assert (client.status, client.error["code"]) == (400, "invalid_parameter")
+
+
 async def test_where_json_is_broken_is_no_fields_name(admin: Administration) -> None:
     client = await admin.raw("POST", "/admin/keys", b'{"name": "x", ')
     assert (client.status, client.error["param"]) == (400, None)

@@ -69,6 +69,13 @@ def test_an_abandoned_answer_is_counted_by_its_events_or_its_time(
     assert estimator.abandoned("m", events, seconds, 100) == made
 
 
+def test_very_short_answers_do_not_make_long_ones_cheap() -> None:
+    estimator = Estimator()
+    for _ in range(50):
+        estimator.learn_output("m", tokens=1, events=9, seconds=0.1)
+    assert estimator.abandoned("m", 500, 10.0, 1000) == 500
+
+
 def test_while_nothing_is_known_an_event_is_a_token_and_silence_is_the_whole_cap() -> None:
     assert Estimator().abandoned("m", 7, 1.0, 100) == 7
     assert Estimator().abandoned("m", 0, 1.0, 100) == 100

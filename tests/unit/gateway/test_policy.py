@@ -209,6 +209,16 @@ def test_the_cost_of_a_body_is_bounded_by_its_objects_and_lists() -> None:
             parse(b'{"a": [' + b",".join([one] * (most + 1)) + b"]}")
 
 
+def test_lists_between_texts_with_brackets_are_counted_exactly() -> None:
+    def body(lists: int) -> bytes:
+        return b'{"[": "' + b"{" * MAX_CONTAINERS + b'", "a": [' + b'"[", ["]", ""], "",' * lists + b'""]}'
+
+    most = MAX_CONTAINERS - 2
+    parse(body(most))
+    with pytest.raises(InvalidJSON, match="objects and lists"):
+        parse(body(most + 1))
+
+
 @pytest.mark.parametrize("text", ["[{" * MAX_CONTAINERS, '\\"[' * MAX_CONTAINERS, '"[' * MAX_CONTAINERS])
 def test_brackets_in_a_text_are_no_lists(text: str) -> None:
     assert parse(orjson.dumps({"a": text, "b": text})) == {"a": text, "b": text}
