@@ -153,6 +153,24 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "an expression of many optional parts": (CHAT, {"structured_outputs": {"regex": ".?" * 200}}),
     "an expression that looks back": (CHAT, {"structured_outputs": {"regex": r"(a)\1"}}),
     "an expression with a null": (CHAT, {"structured_outputs": {"regex": "a\0b"}}),
+    "an expression that is null": (CHAT, {"structured_outputs": {"regex": "\0"}}),
+    # What one compiler refuses and the next takes ends 0.16.0.
+    "an expression with an empty end": (CHAT, {"structured_outputs": {"regex": "a|"}}),
+    "an expression of a script's letters": (CHAT, {"structured_outputs": {"regex": r"\p{L}+"}}),
+    "choices with a line's end": (CHAT, {"structured_outputs": {"choice": ["a\nb"]}}),
+    "a name with a line's end": (
+        CHAT,
+        {"structured_outputs": {"json": {"type": "object", "properties": {"a\n": {"type": "string"}}}}},
+    ),
+    "a whole number from one and a half": (
+        CHAT,
+        {"structured_outputs": {"json": {"type": "integer", "minimum": 1.5}}},
+    ),
+    "a list of one of nothing": (CHAT, {"structured_outputs": {"json": {"type": "array", "minItems": 1}}}),
+    "a list without end": (
+        CHAT,
+        {"structured_outputs": {"json": {"type": "array", "items": {}, "minItems": 10**12}}},
+    ),
     "choices of great length": (
         CHAT,
         {"structured_outputs": {"choice": [f"{at}" + "x" * 1000 for at in range(256)]}},
