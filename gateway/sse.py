@@ -136,7 +136,8 @@ class EventStream:
             self.error = payload["error"]
             return False
         usage = Usage.of(payload.get("usage"))
-        if usage is None:
+        # Beside a choice's text stand that choice's tokens alone: the other choices and prompts cost as well.
+        if usage is None or payload.get("choices"):
             return True
         self.usage = usage
         return not (self._hide_usage and payload.get("choices") == [])

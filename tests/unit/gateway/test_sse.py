@@ -201,9 +201,17 @@ def test_an_error_that_is_null_is_none() -> None:
 
 def test_running_usage_on_chunks_with_choices_is_never_hidden() -> None:
     raw = b'data: {"choices":[{"index":0}],"usage":{"prompt_tokens":5,"completion_tokens":1}}\n\n'
-    out, seen = feed([raw], hide_usage=True)
+    out, _ = feed([raw], hide_usage=True)
     assert out == raw
-    assert seen.usage == Usage(5, 1)
+
+
+def test_running_usage_is_not_what_a_request_has_used() -> None:
+    """It is that of one choice, where there may be many."""
+    raw = b'data: {"choices":[{"index":0}],"usage":{"prompt_tokens":5,"completion_tokens":1}}\n\n'
+    _, seen = feed([raw] * 3)
+    assert (seen.usage, seen.events) == (None, 3)
+    last = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":8}}\n\n'
+    assert feed([raw, last])[1].usage == Usage(5, 8)
 
 
 @pytest.mark.parametrize(
