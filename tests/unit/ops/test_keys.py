@@ -239,7 +239,8 @@ def test_a_refused_request_is_explained_and_what_was_done_about_it_lets_it_pass(
     shell.run("disable", made["id"])
     status, request_id = ask()
     assert status == 401
-    assert "nobody known" in shell.run("explain", request_id)
+    advice = f'make keys ARGS="enable {made["id"]}"'
+    assert advice in shell.run("explain", request_id)
 
 
 def test_what_is_exported_is_imported_and_bad_files_change_nothing(shell: Shell, tmp_path: Path) -> None:
