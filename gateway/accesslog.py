@@ -86,6 +86,7 @@ class AccessLog:
             "stream": exchange.stream,
             "prompt_tokens": exchange.prompt_tokens,
             "completion_tokens": exchange.completion_tokens,
+            "usage_estimated": exchange.estimated,
             "queue_ms": 0.0,  # nothing queues in the gateway yet: the engine's own queue is inside ttft_ms
             "ttft_ms": _millis(exchange.ttft),
             "duration_ms": _millis(duration),

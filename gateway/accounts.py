@@ -57,13 +57,14 @@ class Tokenizer(Protocol):
 
 
 class Account(NamedTuple):
-    """One request's reservation. `began` is in seconds since the epoch."""
+    """One request's reservation. `began` is in seconds since the epoch, `started` is monotonic."""
 
     principal: Principal
     allowed: Allowed
     lease: Lease
     prompt_tokens: int
     began: float
+    started: float
 
 
 class Cost(NamedTuple):
@@ -74,6 +75,8 @@ class Cost(NamedTuple):
     estimated: bool
 
 
+# In `tools`, `tool_calls` and `tool_use` alike.
+_TOOLS = b'"tool'
 _NO_TOKENS = Ask(0, 0, 0)
 _NOTHING = Cost(0, 0, estimated=False)
 
@@ -87,6 +90,7 @@ class Accounts:
     ledger: Ledger
     tokenizer: Tokenizer
     metrics: Metrics
+    monotonic: Callable[[], float]
     clock: Callable[[], float]
 
     async def reserve(
@@ -97,7 +101,10 @@ class Accounts:
         """
         ask = _NO_TOKENS
         if endpoint.usage is not None:
-            ask = self.estimator.ask(allowed.model, allowed.prompt_bytes, allowed.output_tokens)
+            again = _TOOLS in allowed.body  # templates write tools anew, with spaces and line breaks
+            ask = self.estimator.ask(
+                allowed.model, allowed.prompt_bytes, allowed.output_tokens, rendered_again=again
+            )
         decision = await self.limiter.reserve(exchange.request_id, principal.limits, ask)
         if decision.near:
             ask = await self._exact(endpoint, allowed, ask)
@@ -110,7 +117,8 @@ class Accounts:
             for refused in decision.refused:
                 self.metrics.note_limit_refusal(refused.limit, shadow=False)
             raise refusal(decision.refused)
-        return Account(principal, allowed, decision.lease, ask.tokens - allowed.output_tokens, self.clock())
+        prompt_tokens = ask.tokens - allowed.output_tokens
+        return Account(principal, allowed, decision.lease, prompt_tokens, self.clock(), self.monotonic())
 
     async def settle(self, account: Account, exchange: Exchange, endpoint: Endpoint) -> None:
         """Replaces what was reserved by what was used, and frees the request's place. Never raises."""
@@ -149,7 +157,7 @@ class Accounts:
         # stopped reading, has worked all the same.
         if not (exchange.events or exchange.cut_off or exchange.client_left):
             return _NOTHING
-        seconds = self.clock() - account.began
+        seconds = self.monotonic() - account.started
         allowed = account.allowed
         made = self.estimator.abandoned(allowed.model, exchange.events, seconds, allowed.output_tokens)
         return Cost(account.prompt_tokens, made, estimated=True)
@@ -158,7 +166,7 @@ class Accounts:
         allowed = account.allowed
         self.estimator.learn(allowed.model, allowed.prompt_bytes, cost.prompt_tokens)
         if cost.completion_tokens:
-            seconds = self.clock() - account.began
+            seconds = self.monotonic() - account.started
             self.estimator.learn_output(allowed.model, cost.completion_tokens, exchange.events, seconds)
 
 

@@ -74,6 +74,7 @@ async def create_app(configuration: Configuration, outside: Outside) -> AsyncIte
             ledger,
             EngineTokenizer(pool, outside.transport, outside.monotonic),
             metrics,
+            outside.monotonic,
             outside.clock,
         ),
         selfservice=SelfService(limiter, ledger, outside.calendar, outside.clock),

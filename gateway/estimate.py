@@ -11,6 +11,11 @@ from gateway.limits import Ask
 
 # Until a model has told its own: few, so that the first requests reserve too much.
 FIRST_BYTES_PER_TOKEN = 2.0
+# Whatever a model's prompts have shown: a client that pads its bodies must not make others' estimates small.
+MOST_BYTES_PER_TOKEN = 6.0
+# A template that writes JSON anew puts a space after each comma and colon, or a line break and an indent: at
+# most a byte of its own for each byte of the body (measured with `tojson` and `indent=4`: 1.5 and 2.0 times).
+RENDERED_AGAIN = 2
 # How much one request's figures change what is known: about the last twenty count.
 WEIGHT = 0.1
 # Deviations below the mean that are still expected.
@@ -49,21 +54,23 @@ class Estimator:
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
 
-    def ask(self, model: str, prompt_bytes: int, output_tokens: int) -> Ask:
-        """What a request may use.
+    def ask(self, model: str, prompt_bytes: int, output_tokens: int, *, rendered_again: bool = False) -> Ask:
+        """What a request may use. `rendered_again`: its body holds tools, which a template writes anew.
 
         The upper bound: a token of a byte-level vocabulary holds at least one byte of the text, the text is
         no longer than the JSON that carries it (where escapes only add), and what a template says around a
-        message is shorter than the JSON around it, but for the fixed part of TEMPLATE_TOKENS.
+        message is shorter than the JSON around it, but for the fixed part of TEMPLATE_TOKENS: a template with
+        a longer one of its own needs more.
         """
         known = self._known.get(model)
         ratio = FIRST_BYTES_PER_TOKEN
         if known is not None and known.bytes_per_token is not None:
             average = known.bytes_per_token
-            ratio = max(1.0, average.mean - CAUTION * average.deviation)
+            ratio = min(MOST_BYTES_PER_TOKEN, max(1.0, average.mean - CAUTION * average.deviation))
+        most_bytes = prompt_bytes * RENDERED_AGAIN if rendered_again else prompt_bytes
         return Ask(
             math.ceil(prompt_bytes / ratio) + output_tokens,
-            prompt_bytes + TEMPLATE_TOKENS + output_tokens,
+            most_bytes + TEMPLATE_TOKENS + output_tokens,
             output_tokens + 1,
         )
 
@@ -93,7 +100,7 @@ class Estimator:
             return min(output_tokens, math.ceil(events * max(1.0, ratio)))
         if known is None or known.per_second is None:
             return output_tokens
-        return min(output_tokens, math.ceil(seconds * known.per_second.mean))
+        return min(output_tokens, math.ceil(max(0.0, seconds) * known.per_second.mean))
 
     def _of(self, model: str) -> Known:
         known = self._known.get(model)

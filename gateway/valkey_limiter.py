@@ -138,8 +138,11 @@ class ValkeyLimiter:
 
     async def reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
         if self._monotonic() >= self._paused_until:
+            slots = [self._slot(limit) for limit in limits]
+            keys, kinds = tuple(slot.key for slot in slots), tuple(slot.kind for slot in slots)
+            lease = ValkeyLease(request_id, ask.tokens, id=secrets.token_hex(8), keys=keys, kinds=kinds)
             # Not cancelled with its caller: whether it has charged would not be known.
-            task = asyncio.create_task(self._reserve(request_id, limits, ask))
+            task = asyncio.create_task(self._reserve(lease, slots, limits, ask))
             try:
                 return await asyncio.shield(task)
             except asyncio.CancelledError:
@@ -147,6 +150,9 @@ class ValkeyLimiter:
                 raise
             except _FAILURES as error:
                 self._pause(error)
+                # It may have been charged although nobody heard: then it is given back, else nothing is.
+                lease.settled, lease.tokens = True, 0
+                self._owed.append(lease)
         return await self._local.reserve(request_id, self._share(limits), ask)
 
     async def settle(self, lease: Lease, tokens: int) -> None:
@@ -188,10 +194,10 @@ class ValkeyLimiter:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
-        slots = [self._slot(limit) for limit in limits]
-        lease_id = secrets.token_hex(8)
-        answer = await self._ask("reserve", lease_id, slots, ask)
+    async def _reserve(
+        self, lease: ValkeyLease, slots: Sequence[_Slot], limits: tuple[Limit, ...], ask: Ask
+    ) -> Decision:
+        answer = await self._ask("reserve", lease.id, slots, ask)
         granted = answer[0] == _GRANTED
         readings, refused, shadowed = [], [], []
         for limit, (used, reset, wait, verdict) in zip(limits, _rows(answer), strict=True):
@@ -208,13 +214,10 @@ class ValkeyLimiter:
                 shadowed.append(one)
             elif answer[0] == _REFUSED:
                 refused.append(one)
-        lease = None
         if granted:
-            keys, kinds = tuple(slot.key for slot in slots), tuple(slot.kind for slot in slots)
-            lease = ValkeyLease(request_id, ask.tokens, id=lease_id, keys=keys, kinds=kinds)
             self._held[lease] = None
         return Decision(
-            lease,
+            lease if granted else None,
             near=answer[0] == _NEAR,
             refused=tuple(refused),
             shadowed=tuple(shadowed),

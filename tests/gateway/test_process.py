@@ -25,8 +25,8 @@ CANARY = "zebra-canary-0815"
 # The design's names; a field that does not apply is null, not absent.
 LOG_FIELDS = {
     "ts", "level", "event", "request_id", "tenant", "key_id", "model", "route", "status", "stream",
-    "prompt_tokens", "completion_tokens", "ttft_ms", "duration_ms", "upstream", "finish_reason",
-    "bytes_in", "bytes_out", "client_ip", "refused_by",
+    "prompt_tokens", "completion_tokens", "usage_estimated", "ttft_ms", "duration_ms", "upstream",
+    "finish_reason", "bytes_in", "bytes_out", "client_ip", "refused_by",
 }  # fmt: skip
 
 

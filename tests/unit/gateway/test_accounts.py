@@ -72,6 +72,7 @@ class Books:
     ledger: Ledger
     tokenizer: ScriptedTokenizer
     clock: Clock
+    monotonic: Clock
     exchanges: list[Exchange] = field(default_factory=list)
 
     async def open(self, endpoint: Endpoint = CHAT, **fields: Any) -> tuple[Account, Exchange]:
@@ -95,14 +96,14 @@ class Books:
 @asynccontextmanager
 async def books(home: Path, **limits: Any) -> AsyncIterator[Books]:
     """A caller with these limits; 10,000 of each that is not given."""
-    clock, tokenizer, store = Clock(), ScriptedTokenizer(), MemoryStore()
+    clock, monotonic, tokenizer, store = Clock(), Clock(5.0), ScriptedTokenizer(), MemoryStore()
     limiter = MemoryLimiter(Calendar("UTC"), monotonic=clock, clock=clock)
     ledger = Ledger(store, home / "spool", Calendar("UTC"), clock)
     present = FixedPlans(plans({"limits": dict.fromkeys(LIMIT_NAMES, 10_000) | limits}))
     entitlements = Entitlements(present, profile=PROFILE, aliases={}, salt_key=b"salt")
     principal = entitlements.principal(Grant("acme", "key", None, ALL_SCOPES, None, Overrides()))
-    accounts = Accounts(limiter, Estimator(), ledger, tokenizer, Metrics(), clock)
-    yield Books(accounts, principal, limiter, ledger, tokenizer, clock)
+    accounts = Accounts(limiter, Estimator(), ledger, tokenizer, Metrics(), monotonic, clock)
+    yield Books(accounts, principal, limiter, ledger, tokenizer, clock, monotonic)
     assert limiter.leases == 0, "a reservation is left"
     await ledger.close()
 
@@ -179,7 +180,7 @@ async def test_what_nobody_saw_the_end_of_is_estimated_and_marked(
     async with books(tmp_path) as desk:
         account, exchange = await desk.open(stream=True)
         exchange.events, exchange.cut_off = events, cut_off
-        desk.clock.now += seconds
+        desk.monotonic.now += seconds
         await desk.accounts.settle(account, exchange, CHAT)
         assert exchange.estimated
         assert (exchange.prompt_tokens, exchange.completion_tokens) == (account.prompt_tokens, made)
@@ -200,11 +201,12 @@ async def test_an_abandoned_answer_is_estimated_by_the_models_own_speed(tmp_path
     async with books(tmp_path) as desk:
         account, exchange = await desk.open()
         exchange.prompt_tokens, exchange.completion_tokens = 12, 20
-        desk.clock.now += 2.0
+        desk.monotonic.now += 2.0
         await desk.accounts.settle(account, exchange, CHAT)
         account, exchange = await desk.open()
         exchange.cut_off = True
-        desk.clock.now += 1.0
+        desk.monotonic.now += 1.0
+        desk.clock.now -= 3600.0  # a clock that is set back changes nothing
         await desk.accounts.settle(account, exchange, CHAT)
         assert exchange.completion_tokens == 10
 

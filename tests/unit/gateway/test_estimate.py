@@ -43,7 +43,7 @@ def test_models_do_not_learn_from_each_other_and_are_bounded() -> None:
     estimator = Estimator()
     for _ in range(50):
         estimator.learn("wordy", 10_000, 1000)
-    assert estimator.ask("wordy", 10_000, 0).tokens < 1500
+    assert estimator.ask("wordy", 10_000, 0).tokens < 2000
     assert estimator.ask("other", 10_000, 0).tokens == 5000
     for number in range(5000):
         estimator.learn(f"m{number}", 10, 1)
@@ -95,3 +95,20 @@ def test_one_text_is_counted_and_a_list_of_prompts_is_not() -> None:
     assert tokenize_request(COMPLETIONS, b'{"model":"m","prompt":["a","b"]}') is None
     assert tokenize_request(COMPLETIONS, b'{"model":"m","prompt":[1,2]}') is None
     assert tokenize_request(ENDPOINTS["/v1/embeddings"], b'{"model":"m","input":"a"}') is None
+
+
+def test_padded_bodies_do_not_make_the_estimates_of_others_small() -> None:
+    estimator = Estimator()
+    for _ in range(200):
+        estimator.learn("m", 64_000, 20)
+    assert estimator.ask("m", 60_000, 0).tokens == 10_000
+
+
+def test_tools_are_bounded_by_what_a_template_can_make_of_them() -> None:
+    assert Estimator().ask("m", 1000, 10, rendered_again=True).at_most == 2000 + TEMPLATE_TOKENS + 10
+
+
+def test_time_that_ran_backwards_is_no_time() -> None:
+    estimator = Estimator()
+    estimator.learn_output("m", tokens=40, events=0, seconds=4.0)
+    assert estimator.abandoned("m", 0, -3600.0, 100) == 0

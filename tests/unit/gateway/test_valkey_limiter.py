@@ -168,3 +168,17 @@ async def test_a_share_is_never_nothing(own_valkey: ValkeyServer) -> None:
     own_valkey.kill()
     async with running(own_valkey, replicas=8) as limiter:
         assert (await limiter.reserve("x", (replace(PLACES, amount=1),), ASK)).lease
+
+
+async def test_a_request_that_was_charged_although_nobody_heard_is_given_back(
+    own_valkey: ValkeyServer,
+) -> None:
+    """The answer comes after the patience is over: the server has run the script all the same."""
+    async with running(own_valkey) as limiter:
+        assert (await limiter.reserve("warm", (DAY,), ASK)).lease
+        own_valkey.freeze()
+        local = (await limiter.reserve("late", (DAY,), Ask(300, 300, 300))).lease
+        assert isinstance(local, MemoryLease)
+        own_valkey.thaw()
+        await until(lambda: limiter.problem is None)
+        assert [one.used for one in await limiter.readings((DAY,))] == [10]
