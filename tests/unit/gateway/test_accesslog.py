@@ -16,7 +16,8 @@ from tests.fakes.directories import principal
 
 FIELDS = """
 ts level event request_id tenant key_id model route status stream prompt_tokens completion_tokens
-usage_estimated queue_ms ttft_ms duration_ms upstream finish_reason bytes_in bytes_out client_ip client_left refused_by
+usage_estimated queue_ms ttft_ms duration_ms upstream finish_reason bytes_in bytes_out client_ip
+client_left refused_by
 """.split()  # noqa: SIM905 - as the documentation lists them
 
 
