@@ -1,8 +1,9 @@
 """API keys in memory: who a key is, without a store on the data path, and every change to keys."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -26,6 +27,9 @@ REFRESH_SECONDS = 1.0
 # A change is stamped before it is committed, perhaps by another machine's clock: a refresh looks back this
 # far for changes that were still under way.
 OVERLAP_SECONDS = 10.0
+# And this far now and then: where clocks differ, two changes within a second may be stamped the wrong way.
+WIDE_SECONDS = 3600.0
+WIDE_EVERY_SECONDS = 60.0
 # How far the time in a snapshot may lag behind the store's last answer.
 SNAPSHOT_SECONDS = 60.0
 RETRY_SECONDS = 5
@@ -85,6 +89,8 @@ class KeyDirectory:
         self._known: dict[str, Known] = {}
         self._saving = asyncio.Lock()
         self._newest = 0.0
+        self._last_stamp = 0.0
+        self._looked_wide_at = 0.0
         self._changed_here: set[str] = set()
         self._unsaved = True
         self._saved_at = 0.0
@@ -155,7 +161,9 @@ class KeyDirectory:
         there is a key with the id of an exported one.
         """
         made = [self._make(draft) for draft in drafts]
-        await self._add([record for _, record in made] + list(records), actor, "import")
+        stamp = self._stamp()
+        imported = [replace(record, changed_at=stamp) for record in records]
+        await self._add([record for _, record in made] + imported, actor, "import")
         return made
 
     async def rotate(
@@ -208,8 +216,11 @@ class KeyDirectory:
     async def refresh(self) -> None:
         """Takes in what other processes changed. A store that is gone is noted, not raised."""
         self._changed_here.clear()
+        now = self._clock()
+        wide = abs(now - self._looked_wide_at) >= WIDE_EVERY_SECONDS
+        look_back = WIDE_SECONDS if wide else OVERLAP_SECONDS
         try:
-            changed = await self._store.changed_since(self._newest - OVERLAP_SECONDS)
+            changed = await self._store.changed_since(self._newest - look_back)
         except StoreError:
             self._note_store(up=False)
             return
@@ -217,6 +228,8 @@ class KeyDirectory:
             # Read before a change of this process, arrived after it: the next refresh has it right.
             if record.id not in self._changed_here:
                 self._apply(record)
+        if wide:
+            self._looked_wide_at = now
         self.good_at = self._clock()
         self._note_store(up=True)
         await self._save()
@@ -245,7 +258,7 @@ class KeyDirectory:
             digest=keys.digest(parsed.secret, self._pepper),
             pepper_id=self.pepper_id,
             created_at=now,
-            changed_at=now,
+            changed_at=self._stamp(),
             plan=draft.plan,
             scopes=draft.scopes,
             models=draft.models,
@@ -265,7 +278,7 @@ class KeyDirectory:
         self, key_id: str, changes: Mapping[str, Any], actor: str, action: str, read_at: float | None = None
     ) -> KeyRecord | None:
         record = await self._store.change(
-            key_id, {**changes, "changed_at": self._clock()}, actor=actor, action=action, read_at=read_at
+            key_id, {**changes, "changed_at": self._stamp()}, actor=actor, action=action, read_at=read_at
         )
         if record is not None:
             self._changed_here.add(key_id)
@@ -273,7 +286,14 @@ class KeyDirectory:
             await self._save()
         return record
 
+    def _stamp(self) -> float:
+        """For a change: the time, or just after the last stamp known, or a clock that is behind would stamp
+        where the other processes have looked already and never look again.
+        """
+        return max(self._clock(), math.nextafter(self._last_stamp, math.inf))
+
     def _apply(self, record: KeyRecord) -> None:
+        self._last_stamp = max(self._last_stamp, record.changed_at)
         # Stamped by a clock that is ahead, it must not hide what clocks that are right have stamped.
         self._newest = max(self._newest, min(record.changed_at, self._clock()))
         known = self._known.get(record.id)

@@ -16,7 +16,13 @@ from gateway.errors import (
     RevokedKey,
     StoreUnavailable,
 )
-from gateway.identity import OVERLAP_SECONDS, REFRESH_SECONDS, SNAPSHOT_SECONDS, KeyDraft
+from gateway.identity import (
+    OVERLAP_SECONDS,
+    REFRESH_SECONDS,
+    SNAPSHOT_SECONDS,
+    WIDE_EVERY_SECONDS,
+    KeyDraft,
+)
 from gateway.principal import ALL_SCOPES
 from gateway.snapshot import Snapshot
 from gateway.store import Duplicate, KeyRecord, Stale, StoreError
@@ -322,6 +328,36 @@ async def test_a_stamp_from_a_clock_that_is_ahead_hides_no_later_change(
     key, _ = await there.create()
     await here.directory.refresh()
     here.whose(key)
+
+
+@pytest.mark.parametrize("behind", [OVERLAP_SECONDS + 1, 3600.0])
+async def test_a_change_by_a_process_whose_clock_is_behind_is_seen(
+    here: Process, store: MemoryStore, clock: Clock, behind: float
+) -> None:
+    there = Process(store, Clock(clock.now - behind))
+    key, record = await here.create()
+    await there.directory.refresh()
+    await there.directory.revoke(record.id, actor="test")
+    made, _ = await there.create()
+    await here.directory.refresh()
+    with pytest.raises(RevokedKey):
+        here.whose(key)
+    here.whose(made)
+
+
+async def test_a_change_that_a_clock_behind_stamped_before_it_heard_of_another_is_seen_later(
+    here: Process, store: MemoryStore, clock: Clock
+) -> None:
+    there = Process(store, Clock(clock.now - 60))
+    key, record = await here.create()
+    clock.now += WIDE_EVERY_SECONDS
+    await here.create()
+    await here.directory.refresh()
+    await there.directory.revoke(record.id, actor="test")
+    clock.now += WIDE_EVERY_SECONDS
+    await here.directory.refresh()
+    with pytest.raises(RevokedKey):
+        here.whose(key)
 
 
 async def test_a_reading_from_before_a_revocation_does_not_undo_it(here: Process, store: MemoryStore) -> None:
