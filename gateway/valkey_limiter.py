@@ -39,8 +39,11 @@ LEASE = PREFIX + "lease:"
 # Without a heartbeat for so long, the process that held a place is dead.
 HOLD_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
-# How long nobody waits for a Valkey that did not answer.
+# How often a Valkey that did not answer is asked again.
 PAUSE_SECONDS = 1.0
+# How often quotas are raised to what the ledger knows: what was used while Valkey was gone, or by a request
+# that an emptied Valkey knows nothing of, is told by nobody else.
+RAISE_SECONDS = 60.0
 CONNECTIONS = 32
 # Settlements that could not be delivered: beyond these the oldest are forgotten.
 MOST_OWED = 10_000
@@ -108,9 +111,8 @@ class ValkeyLimiter:
         self._held: dict[ValkeyLease, None] = {}
         self._owed: deque[ValkeyLease] = deque(maxlen=MOST_OWED)
         self._deliveries: set[asyncio.Task[None]] = set()
-        self._paused_until = -math.inf
         self._totals: Totals | None = None
-        self._must_seed = True
+        self._raised = -math.inf
         self._seeding = asyncio.Lock()
         self._alarm = asyncio.Event()
         self.problem: str | None = None
@@ -137,22 +139,16 @@ class ValkeyLimiter:
         return len(self._held) + self._local.leases
 
     async def reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
-        if self._monotonic() >= self._paused_until:
-            slots = [self._slot(limit) for limit in limits]
-            keys, kinds = tuple(slot.key for slot in slots), tuple(slot.kind for slot in slots)
-            lease = ValkeyLease(request_id, ask.tokens, id=secrets.token_hex(8), keys=keys, kinds=kinds)
+        if self.problem is None:
             # Not cancelled with its caller: whether it has charged would not be known.
-            task = asyncio.create_task(self._reserve(lease, slots, limits, ask))
+            task = asyncio.create_task(self._reserve(request_id, limits, ask))
             try:
                 return await asyncio.shield(task)
             except asyncio.CancelledError:
                 task.add_done_callback(self._give_back)
                 raise
             except _FAILURES as error:
-                self._pause(error)
-                # It may have been charged although nobody heard: then it is given back, else nothing is.
-                lease.settled, lease.tokens = True, 0
-                self._owed.append(lease)
+                self._note_outage(error)
         return await self._local.reserve(request_id, self._share(limits), ask)
 
     async def settle(self, lease: Lease, tokens: int) -> None:
@@ -168,7 +164,7 @@ class ValkeyLimiter:
         await asyncio.shield(asyncio.create_task(self._deliver(lease)))
 
     async def readings(self, limits: tuple[Limit, ...]) -> tuple[Reading, ...]:
-        if self._monotonic() >= self._paused_until:
+        if self.problem is None:
             try:
                 slots = [self._slot(limit) for limit in limits]
                 answer = await self._ask("read", "", slots, Ask(0, 0, 0))
@@ -177,7 +173,7 @@ class ValkeyLimiter:
                     for limit, (used, reset, _, _) in zip(limits, _rows(answer), strict=True)
                 )
             except _FAILURES as error:
-                self._pause(error)
+                self._note_outage(error)
         local = await self._local.readings(self._share(limits))
         return tuple(reading._replace(limit=limit) for reading, limit in zip(local, limits, strict=True))
 
@@ -185,7 +181,7 @@ class ValkeyLimiter:
         self._totals = totals
         while True:
             await self._tend()
-            if self.problem is None and not self._must_seed:
+            if self.problem is None and self._raised > -math.inf:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
                         await self._alarm.wait()
@@ -194,10 +190,17 @@ class ValkeyLimiter:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _reserve(
-        self, lease: ValkeyLease, slots: Sequence[_Slot], limits: tuple[Limit, ...], ask: Ask
-    ) -> Decision:
-        answer = await self._ask("reserve", lease.id, slots, ask)
+    async def _reserve(self, request_id: str, limits: tuple[Limit, ...], ask: Ask) -> Decision:
+        slots = [self._slot(limit) for limit in limits]
+        keys, kinds = tuple(slot.key for slot in slots), tuple(slot.kind for slot in slots)
+        lease = ValkeyLease(request_id, ask.tokens, id=secrets.token_hex(8), keys=keys, kinds=kinds)
+        try:
+            answer = await self._ask("reserve", lease.id, slots, ask)
+        except _FAILURES:
+            # It may have been charged, and the answer lost.
+            lease.tokens, lease.settled = 0, True
+            self._owed.append(lease)
+            raise
         granted = answer[0] == _GRANTED
         readings, refused, shadowed = [], [], []
         for limit, (used, reset, wait, verdict) in zip(limits, _rows(answer), strict=True):
@@ -253,8 +256,7 @@ class ValkeyLimiter:
             return limits
         return tuple(replace(limit, amount=max(1, limit.amount // self._replicas)) for limit in limits)
 
-    def _pause(self, error: Exception) -> None:
-        self._paused_until = self._monotonic() + PAUSE_SECONDS
+    def _note_outage(self, error: Exception) -> None:
         if self.problem is None:
             self._alarm.set()
             self.problem = type(error).__name__
@@ -262,7 +264,11 @@ class ValkeyLimiter:
 
     def _give_back(self, task: "asyncio.Task[Decision]") -> None:
         """The lease of a request whose caller is gone."""
-        if task.cancelled() or task.exception() is not None or (lease := task.result().lease) is None:
+        if task.cancelled():
+            return
+        if isinstance(error := task.exception(), _FAILURES):
+            self._note_outage(error)
+        if error is not None or (lease := task.result().lease) is None:
             return
         assert isinstance(lease, ValkeyLease)
         lease.settled = True
@@ -272,33 +278,37 @@ class ValkeyLimiter:
         delivery.add_done_callback(self._deliveries.discard)
 
     async def _deliver(self, lease: ValkeyLease) -> None:
+        if self.problem is None:
+            try:
+                await self._settle(lease)
+            except _FAILURES as error:
+                self._note_outage(error)
+            else:
+                return
+        self._owed.append(lease)
+
+    async def _settle(self, lease: ValkeyLease) -> None:
         arguments: list[Any] = ["settle", self._window_ms, lease.id, lease.tokens, *lease.kinds]
-        try:
-            if self._monotonic() < self._paused_until:
-                raise TimeoutError
-            await self._script(keys=[LEASE + lease.id, *lease.keys], args=arguments)
-        except _FAILURES as error:
-            self._pause(error)
-            self._owed.append(lease)
+        await self._script(keys=[LEASE + lease.id, *lease.keys], args=arguments)
 
     async def _tend(self) -> None:
-        """Heartbeats; after an outage what is owed, and quotas raised to what the ledger knows by now."""
+        """Heartbeats; quotas raised to what the ledger knows by now; after an outage what is owed."""
         try:
             if self.problem is not None:
                 await self._client.ping()
-                self._must_seed = True
-            if self._must_seed:
+                self._raised = -math.inf
+            if self._monotonic() >= self._raised + RAISE_SECONDS:
                 await self._seed()
-            self._paused_until = -math.inf
-            for _ in range(len(self._owed)):
-                await self._deliver(self._owed.popleft())
             await self._beat()
-            if self.problem is not None and not self._owed:
+            while self._owed:
+                await self._settle(self._owed[0])
+                self._owed.popleft()
+            if self.problem is not None:
                 self._log.info("valkey_answers")
                 self._alarm.clear()
                 self.problem = None
         except _FAILURES as error:
-            self._pause(error)
+            self._note_outage(error)
 
     async def _beat(self) -> None:
         places = [
@@ -322,7 +332,7 @@ class ValkeyLimiter:
         """
         async with self._seeding:
             totals = await self._known_totals()
-            self._must_seed = totals is None
+            self._raised = -math.inf if totals is None else self._monotonic()
             for part in _parts(totals or ()) or [()]:
                 keys = [
                     f"{PREFIX}{limit_key(total.name, total.scope, total.subject)}:{total.period}"

@@ -6,12 +6,13 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gateway.limits import Ask, Limit, Total
 from gateway.meters import MemoryLease
-from gateway.valkey_limiter import PAUSE_SECONDS, ValkeyLimiter
+from gateway.valkey_limiter import PAUSE_SECONDS, RAISE_SECONDS, ValkeyLimiter
 from tests.fakes.limiters import connect
 from tests.fakes.valkey_server import ValkeyServer
 
@@ -28,7 +29,7 @@ async def nothing() -> list[Total]:
 
 @contextlib.asynccontextmanager
 async def running(
-    server: ValkeyServer, totals: Callable[[], Awaitable[list[Total]]] = nothing, **given: float
+    server: ValkeyServer, totals: Callable[[], Awaitable[list[Total]]] = nothing, **given: Any
 ) -> AsyncIterator[ValkeyLimiter]:
     """A gateway's limiter with its background work."""
     limiter = connect(server, **given)
@@ -99,6 +100,44 @@ async def test_a_settlement_that_could_not_be_delivered_is_delivered_later(own_v
         await until(lambda: limiter.problem is None)
         await asyncio.sleep(PAUSE_SECONDS)  # for the other, which may have met the silence too
         assert [one.used for one in await other.readings((PLACES, DAY))] == [0, 20]
+
+
+async def test_a_caller_that_left_a_silent_server_holds_nothing_once_it_answers(
+    own_valkey: ValkeyServer,
+) -> None:
+    async with running(own_valkey) as limiter:
+        await limiter.reserve("warm", (), ASK)
+        own_valkey.freeze()
+        task = asyncio.create_task(limiter.reserve("left", (PLACES, DAY), ASK))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await until(lambda: limiter.problem is not None)
+        own_valkey.thaw()
+        await until(lambda: limiter.problem is None)
+        assert [one.used for one in await limiter.readings((PLACES, DAY))] == [0, 0]
+
+
+async def test_what_an_outage_hid_is_told_by_the_ledger(own_valkey: ValkeyServer) -> None:
+    spent, now = 0, [1000.0]
+
+    async def ledger() -> list[Total]:
+        return [Total("key", "k", "tokens_per_day", time.strftime("%Y-%m-%d", time.gmtime()), spent)]
+
+    async with running(own_valkey, ledger, monotonic=lambda: now[0]) as limiter:
+        held = (await limiter.reserve("x", (DAY,), Ask(500, 500, 500))).lease
+        assert held
+        own_valkey.kill()
+        own_valkey.start()
+        await limiter.readings((DAY,))
+        await until(lambda: limiter.problem is None)
+        await limiter.settle(held, 400)
+        assert (await limiter.readings((DAY,)))[0].used == 0, "an emptied server knows nothing of it"
+        spent = 400
+        await limiter._tend()
+        assert (await limiter.readings((DAY,)))[0].used == 0
+        now[0] += RAISE_SECONDS
+        await limiter._tend()
+        assert (await limiter.readings((DAY,)))[0].used == 400
 
 
 async def test_a_server_that_comes_back_empty_learns_the_quotas_again(own_valkey: ValkeyServer) -> None:
