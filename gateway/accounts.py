@@ -23,6 +23,7 @@ from gateway.metrics import Metrics
 from gateway.policy import Allowed
 from gateway.principal import Principal
 from gateway.store import UsageEntry
+from gateway.tokenizer import Uncountable
 
 _ERRORS: dict[LimitName, type[RateLimited]] = {
     "requests_per_minute": RateLimited,
@@ -53,7 +54,9 @@ class Tokenizer(Protocol):
     """Exact prompt lengths, at the price of a call to an engine."""
 
     async def count(self, endpoint: Endpoint, allowed: Allowed) -> int | None:
-        """Tokens of the request's prompt; None where it cannot be said."""
+        """Tokens of the request's prompt; None where it cannot be said now. Raises Uncountable where it never
+        can.
+        """
 
 
 class Account(NamedTuple):
@@ -77,6 +80,8 @@ class Cost(NamedTuple):
 
 # In `tools`, `tool_calls` and `tool_use` alike.
 _TOOLS = b'"tool'
+# The tokenizer may be free again at any moment.
+TOKENIZER_RETRY_SECONDS = 1.0
 _NO_TOKENS = Ask(0, 0, 0)
 _NOTHING = Cost(0, 0, estimated=False)
 
@@ -107,8 +112,12 @@ class Accounts:
             )
         decision = await self.limiter.reserve(exchange.request_id, principal.limits, ask)
         if decision.near:
-            ask = await self._exact(endpoint, allowed, ask)
-            decision = await self.limiter.reserve(exchange.request_id, principal.limits, ask)
+            exact = await self._exact(endpoint, allowed, ask)
+            if exact is None:
+                decision = _later(decision, ask)
+            else:
+                ask = exact
+                decision = await self.limiter.reserve(exchange.request_id, principal.limits, ask)
         exchange.answer_headers += limit_headers(decision)
         for refused in decision.shadowed:
             self.metrics.note_limit_refusal(refused.limit, shadow=True)
@@ -144,10 +153,17 @@ class Accounts:
             )
         )
 
-    async def _exact(self, endpoint: Endpoint, allowed: Allowed, ask: Ask) -> Ask:
-        """Near a limit an estimate is not good enough; where nobody can count, the upper bound is taken."""
-        counted = await self.tokenizer.count(endpoint, allowed)
-        tokens = ask.at_most if counted is None else counted + allowed.output_tokens
+    async def _exact(self, endpoint: Endpoint, allowed: Allowed, ask: Ask) -> Ask | None:
+        """Near a limit an estimate is not good enough; where nobody can ever count, the upper bound is taken.
+        None where nobody can count now.
+        """
+        try:
+            counted = await self.tokenizer.count(endpoint, allowed)
+        except Uncountable:
+            return Ask(ask.at_most, ask.at_most, ask.at_most)
+        if counted is None:
+            return None
+        tokens = counted + allowed.output_tokens
         return Ask(tokens, tokens, tokens)
 
     def _cost(self, account: Account, exchange: Exchange) -> Cost:
@@ -168,6 +184,20 @@ class Accounts:
         if cost.completion_tokens:
             seconds = self.monotonic() - account.started
             self.estimator.learn_output(allowed.model, cost.completion_tokens, exchange.events, seconds)
+
+
+def _later(decision: Decision, ask: Ask) -> Decision:
+    """Where nobody can count the prompt now: limits that it only might not fit may let it pass as soon as
+    somebody can.
+    """
+    return decision._replace(
+        refused=tuple(
+            one._replace(asked=ask.at_most, retry_after=TOKENIZER_RETRY_SECONDS)
+            if one.limit.of_tokens and one.used + ask.at_least <= one.limit.amount
+            else one
+            for one in decision.refused
+        )
+    )
 
 
 def limit_headers(decision: Decision) -> Headers:

@@ -82,8 +82,9 @@ class Lease:
 class Decision(NamedTuple):
     """What a limiter says of one request.
 
-    `lease` None and `near`: nothing was charged, count the prompt and come again with an exact Ask. `lease`
-    None and not `near`: `refused` says by which limits, with those that it only might not fit. `shadowed`:
+    `lease` None: nothing was charged, and `refused` says by which limits, with those that it only might not
+    fit. `near`: it depends on the latter alone when a retry can succeed, now perhaps; count the prompt and
+    come again with an exact Ask. `shadowed`:
     limits in shadow that would have refused it. `requests`, `tokens`: the tightest enforced limit per minute
     of each kind, after the decision.
     """

@@ -54,7 +54,7 @@ class MemoryLimiter:
         meters = [self._meters.get(limit.key) or self._meter(limit) for limit in limits]
         refused: list[Refused] = []
         shadowed: list[Refused] = []
-        near = True  # whether nothing is sure but that it might fit
+        certain = unsure = -1.0  # the longest waits for what does not fit, and for what might not
         for limit, meter in zip(limits, meters, strict=True):
             used = meter.used(now)
             if used + (ask.at_most if limit.of_tokens else 1) <= limit.amount:
@@ -63,14 +63,16 @@ class MemoryLimiter:
                 if used + (ask.tokens if limit.of_tokens else 1) > limit.amount:
                     shadowed.append(_refusal(limit, meter, used, ask, now))
                 continue
-            refused.append(_refusal(limit, meter, used, ask, now))
-            near = near and limit.of_tokens and used + ask.at_least <= limit.amount
+            refused.append(one := _refusal(limit, meter, used, ask, now))
+            if limit.of_tokens and used + ask.at_least <= limit.amount:
+                unsure = max(unsure, one.retry_after)
+            else:
+                certain = max(certain, one.retry_after)
         lease = self._charge(request_id, meters, ask.tokens, now) if not refused else None
-        near = near and lease is None
         return Decision(
             lease,
-            near,
-            () if near else tuple(refused),
+            unsure > certain,
+            tuple(refused),
             tuple(shadowed),
             _tightest("requests_per_minute", limits, meters, now),
             _tightest("tokens_per_minute", limits, meters, now),

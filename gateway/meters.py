@@ -2,7 +2,6 @@
 
 # ruff: noqa: ARG002 - one interface, of which not every kind of meter needs all
 
-import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -104,12 +103,13 @@ class Tokens:
         return self._leases[-1].began + self._window - now if self._leases else 0.0
 
     def fits_in(self, amount: int, need: int, now: float) -> float:
-        excess = self._sum + need - amount
+        excess, wait = self._sum + need - amount, 0.0
         for lease in self._leases:
-            excess -= lease.tokens
             if excess <= 0:
-                return lease.began + self._window - now
-        return math.inf
+                break
+            excess -= lease.tokens
+            wait = lease.began + self._window - now
+        return wait
 
     def idle(self, now: float) -> bool:
         self.used(now)

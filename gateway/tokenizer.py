@@ -19,6 +19,10 @@ MAX_BYTES = 128 * 1024
 REST = 9.0
 
 
+class Uncountable(Exception):
+    """No tokenizer will say how long this prompt is, however often it is asked."""
+
+
 class EngineTokenizer:
     """Asks an engine, one prompt at a time, and rests after each for REST times as long as it took."""
 
@@ -30,14 +34,15 @@ class EngineTokenizer:
         self._rests_until = 0.0
 
     async def count(self, endpoint: Endpoint, allowed: Allowed) -> int | None:
-        """Tokens of the prompt as the engine will see it; None where the engine has counted enough, does not
-        answer in time, or cannot count this kind of request.
+        """Tokens of the prompt as the engine will see it; None where the engine has counted enough, or does
+        not answer in time. Raises Uncountable where the body is too large, of a kind that cannot be counted,
+        or refused.
         """
-        started = self._monotonic()
-        if self._busy or started < self._rests_until or len(allowed.body) > MAX_BYTES:
-            return None
-        request = tokenize_request(endpoint, allowed.body)
+        request = tokenize_request(endpoint, allowed.body) if len(allowed.body) <= MAX_BYTES else None
         if request is None:
+            raise Uncountable
+        started = self._monotonic()
+        if self._busy or started < self._rests_until:
             return None
         self._busy = True
         try:
@@ -62,10 +67,12 @@ class EngineTokenizer:
             reply.close()
 
 
-def _count(body: bytes) -> int | None:
+def _count(body: bytes) -> int:
     try:
         payload = jiter.from_json(body)
     except ValueError:
-        return None
+        raise Uncountable from None
     count = payload.get("count") if isinstance(payload, dict) else None
-    return count if type(count) is int and count >= 0 else None
+    if type(count) is not int or count < 0:
+        raise Uncountable
+    return count

@@ -62,16 +62,17 @@ local function fits_in(kind, key, ends, taken, need, amount)
     -- The earliest moment at which `need` more stay within `amount`, if nothing else comes.
     if kind == "q" then return ends - now end
     if kind == "p" then return 1000 end
-    local excess = taken + need - amount
+    local excess, last = taken + need - amount, nil
     for _, id in ipairs(redis.call("ZRANGE", key, 0, -1)) do
+        if excess <= 0 then break end
+        last = id
         if kind == "r" then
             excess = excess - 1
         else
             excess = excess - (tonumber(redis.call("HGET", key .. ":t", id)) or 0)
         end
-        if excess <= 0 then return redis.call("ZSCORE", key, id) + WINDOW - now end
     end
-    return -1
+    return last and redis.call("ZSCORE", key, last) + WINDOW - now or 0
 end
 
 local function charge(kind, key, id, tokens, ends, hold)
@@ -96,7 +97,8 @@ local function reserve()
     if redis.call("EXISTS", KEYS[1]) == 0 then return {3} end
     local id, tokens, most, least = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
     local hold = tonumber(ARGV[7])
-    local refused, near, answer = false, false, {0}
+    -- The longest waits for what does not fit, and for what might not.
+    local certain, unsure, answer = -1, -1, {0}
     for i = 3, #KEYS do
         local at = 8 + (i - 3) * 4
         local kind, amount = ARGV[at], tonumber(ARGV[at + 1])
@@ -114,21 +116,18 @@ local function reserve()
                 local wanted = counts_tokens and math.min(most, amount) or 1
                 wait = fits_in(kind, KEYS[i], ends, taken, wanted, amount)
             end
-            if not shadow then
-                refused = refused or verdict == 1
-                near = near or verdict == 2
-            end
+            local holds = wait < 0 and math.huge or wait
+            if not shadow and verdict == 1 then certain = math.max(certain, holds) end
+            if verdict == 2 then unsure = math.max(unsure, holds) end
         end
         answer[#answer + 1] = taken
         answer[#answer + 1] = math.ceil(reset(kind, KEYS[i], ends, taken))
         answer[#answer + 1] = math.ceil(wait)
         answer[#answer + 1] = verdict
     end
-    if refused or ARGV[1] == "read" then return answer end
-    if near then
-        answer[1] = 2
-        return answer
-    end
+    if ARGV[1] == "read" then return answer end
+    if unsure > certain then answer[1] = 2 end
+    if unsure >= 0 or certain >= 0 then return answer end
     redis.call("SET", KEYS[2], string.format("%.0f", tokens), "PX", LEASE)
     for i = 3, #KEYS do
         local at = 8 + (i - 3) * 4

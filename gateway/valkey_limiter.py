@@ -56,7 +56,7 @@ _KINDS: dict[LimitName, str] = {
 }
 _FAILURES = (ValkeyError, OSError, TimeoutError)
 # What the script says.
-_REFUSED, _GRANTED, _NEAR, _NOT_SEEDED = 0, 1, 2, 3
+_GRANTED, _NEAR, _NOT_SEEDED = 1, 2, 3
 _FITS = 0
 # Keys of one call.
 PART = 500
@@ -215,7 +215,7 @@ class ValkeyLimiter:
             one = Refused(limit, used, need, retry)
             if limit.shadow:
                 shadowed.append(one)
-            elif answer[0] == _REFUSED:
+            else:
                 refused.append(one)
         if granted:
             self._held[lease] = None

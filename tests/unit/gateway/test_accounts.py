@@ -33,6 +33,7 @@ from gateway.policy import Allowed, decide
 from gateway.principal import ALL_SCOPES, Entitlements, Grant, Principal
 from gateway.settings import EngineProfile
 from gateway.store import DayUsage
+from gateway.tokenizer import Uncountable
 from tests.fakes.asgi import scope
 from tests.fakes.clock import Clock
 from tests.fakes.plans import FixedPlans, plans
@@ -54,11 +55,13 @@ HELLO: dict[str, Any] = {
 class ScriptedTokenizer:
     """Gives its answer, and remembers that it was asked."""
 
-    answer: int | None = None
+    answer: int | Uncountable | None = None
     asked: int = 0
 
     async def count(self, endpoint: Endpoint, allowed: Allowed) -> int | None:
         self.asked += 1
+        if isinstance(self.answer, Uncountable):
+            raise self.answer
         return self.answer
 
 
@@ -235,8 +238,36 @@ async def test_the_tokenizer_is_asked_near_a_limit_and_only_there(tmp_path: Path
         await desk.accounts.settle(account, exchange, CHAT)
 
 
+async def test_while_the_tokenizer_is_busy_a_retry_may_succeed_soon(tmp_path: Path) -> None:
+    """It was told that it never would, although the next attempt passed."""
+    async with books(tmp_path, tokens_per_minute=100, tokens_per_day=100) as desk:
+        with pytest.raises(RateLimited) as raised:
+            await desk.open()
+        assert raised.value.retry_after == 1
+        assert [one.limit.name for one in desk.exchanges[-1].refused] == [
+            "tokens_per_minute",
+            "tokens_per_day",
+        ]
+        desk.tokenizer.answer = 50
+        account, exchange = await desk.open()
+        await desk.accounts.settle(account, exchange, CHAT)
+
+
+async def test_a_full_window_holds_longer_than_a_busy_tokenizer(tmp_path: Path) -> None:
+    async with books(tmp_path, requests_per_minute=1, tokens_per_day=100) as desk:
+        desk.tokenizer.answer = 50
+        account, exchange = await desk.open()
+        await desk.accounts.settle(account, exchange, CHAT)
+        desk.tokenizer.answer = None
+        with pytest.raises(RateLimited) as raised:
+            await desk.open()
+        assert type(raised.value) is RateLimited
+        assert raised.value.retry_after == 60, "not until midnight: the day may have room"
+
+
 async def test_where_nobody_can_count_the_upper_bound_is_taken(tmp_path: Path) -> None:
     async with books(tmp_path, tokens_per_minute=100) as desk:
+        desk.tokenizer.answer = Uncountable()
         with pytest.raises(RequestExceedsLimit):
             await desk.open()
         assert desk.tokenizer.asked == 1

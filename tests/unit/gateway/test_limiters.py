@@ -121,7 +121,8 @@ async def test_settling_twice_is_settling_once(timed: Timed) -> None:
 async def test_an_estimate_that_might_not_fit_is_asked_for_again(timed: Timed) -> None:
     limits = (limit("tokens_per_minute", 100),)
     near = await reserve(timed.limiter, limits, Ask(50, 120, 20))
-    assert (near.lease, near.near, near.refused) == (None, True, ())
+    assert (near.lease, near.near) == (None, True)
+    assert [(one.limit, one.retry_after) for one in near.refused] == [(limits[0], 0)]
     assert await used(timed.limiter, *limits) == [0]
     assert (await reserve(timed.limiter, limits, exactly(100))).lease
 
@@ -131,7 +132,18 @@ async def test_near_one_limit_and_over_another_is_refused(timed: Timed) -> None:
     await lease(timed.limiter, limits[1:])
     decision = await reserve(timed.limiter, limits, Ask(50, 120, 20))
     assert not decision.near
-    assert [one.limit for one in decision.refused] == list(limits), "a retry must fit both for certain"
+    assert [(one.limit, one.retry_after) for one in decision.refused] == [(limits[0], 0), (limits[1], 1)]
+
+
+async def test_what_may_hold_longer_than_the_limit_that_refuses_is_counted(timed: Timed) -> None:
+    """A full place is free in a second; whether the day has room for the request, only the count can tell."""
+    day, place = limit("tokens_per_day", 100), limit("parallel_requests", 1)
+    await lease(timed.limiter, (place,))
+    decision = await reserve(timed.limiter, (day, place), Ask(50, 120, 20))
+    assert decision.near
+    assert [one.limit for one in decision.refused] == [day, place]
+    decision = await reserve(timed.limiter, (day, place), exactly(60))
+    assert [(one.limit, one.retry_after) for one in decision.refused] == [(place, 1)]
 
 
 async def test_what_can_never_fit_says_so(timed: Timed) -> None:

@@ -10,7 +10,7 @@ from gateway.endpoints import ENDPOINTS
 from gateway.errors import EngineFailed
 from gateway.policy import Allowed
 from gateway.settings import Upstream
-from gateway.tokenizer import MAX_BYTES, EngineTokenizer
+from gateway.tokenizer import MAX_BYTES, EngineTokenizer, Uncountable
 from gateway.upstreams import Pool, Slot, unavailable
 from tests.fakes.loop import run
 from tests.fakes.transport import ScriptedReply, ScriptedTransport
@@ -48,12 +48,22 @@ def test_the_engine_counts_the_prompt() -> None:
         ScriptedReply([b'{"count":"17"}']),
         ScriptedReply([b'{"count":-1}']),
         ScriptedReply([b"[17]"]),
-        ScriptedReply([b'{"cou', EngineFailed("broke off")]),
-        unavailable(),
     ],
-    ids=["refused", "no JSON", "text", "negative", "list", "broken off", "down"],
+    ids=["refused", "no JSON", "text", "negative", "list"],
 )
-def test_an_engine_that_does_not_count_is_no_error(reply: ScriptedReply | Exception) -> None:
+def test_a_prompt_that_the_engine_does_not_count_is_uncountable(reply: ScriptedReply) -> None:
+    counter, _ = tokenizer(reply, ScriptedReply([COUNTED]))
+    with pytest.raises(Uncountable):
+        run(counter.count(CHAT, chat()))
+    assert run(counter.count(CHAT, chat())) == 17, "the next prompt is counted again"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [ScriptedReply([b'{"cou', EngineFailed("broke off")]), unavailable()],
+    ids=["broken off", "down"],
+)
+def test_an_engine_that_fails_may_count_later(reply: ScriptedReply | Exception) -> None:
     counter, _ = tokenizer(reply, ScriptedReply([COUNTED]))
     assert run(counter.count(CHAT, chat())) is None
     assert run(counter.count(CHAT, chat())) == 17, "the next prompt is counted again"
@@ -80,6 +90,8 @@ def test_it_rests_for_nine_times_as_long_as_it_counted() -> None:
 
 def test_what_would_keep_the_tokenizer_busy_is_not_asked() -> None:
     counter, transport = tokenizer()
-    assert run(counter.count(CHAT, chat("x" * MAX_BYTES))) is None
-    assert run(counter.count(EMBEDDINGS, Allowed(b'{"input":[1,2]}', "served", False, False, None))) is None
+    inputs = Allowed(b'{"input":[1,2]}', "served", stream=False, hide_usage=False, max_tokens=None)
+    for endpoint, allowed in ((CHAT, chat("x" * MAX_BYTES)), (EMBEDDINGS, inputs)):
+        with pytest.raises(Uncountable):
+            run(counter.count(endpoint, allowed))
     assert transport.sent == []
