@@ -57,7 +57,8 @@ class Health:
         if not self._directory.store_up:
             reasons.append("the key store does not answer; known keys are served, changes are refused")
         if self._ledger.problem is not None:
-            reasons.append("the usage ledger waits on local disk; nothing is lost")
+            lost = "some of it was lost" if self._ledger.lost else "none is lost"
+            reasons.append(f"the usage ledger's store or disk cannot be written, usage waits here; {lost}")
         if self._limiter.problem is not None:
             reasons.append("limits are kept by each gateway alone; Valkey does not answer")
         if self._plans.problem is not None:

@@ -133,5 +133,15 @@ async def test_what_is_in_trouble_is_said_by_a_gateway_that_serves(
     assert reason in body["reasons"][0]
 
 
+@pytest.mark.parametrize(("lost", "says"), [(0, "none is lost"), (3, "some of it was lost")])
+async def test_of_usage_that_waits_it_is_said_whether_any_was_lost(
+    parts: Parts, lost: int, says: str
+) -> None:
+    await spoil_ledger(parts)
+    parts.ledger.lost = lost
+    _, body = await parts.readiness()
+    assert says in body["reasons"][0]
+
+
 def test_a_live_process_says_only_that() -> None:
     assert orjson.loads(ALIVE) == {"status": "alive"}
