@@ -97,6 +97,8 @@ def _secure(url: str) -> str:
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 Algorithm = Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "HS256", "HS384", "HS512"]
 Claim = Annotated[str, Field(min_length=1)]
+# What a tenant may be called, in a token's claim too.
+TENANT = r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,99}$"
 
 
 class Settings(BaseSettings):
@@ -167,7 +169,7 @@ class Settings(BaseSettings):
     jwt_tenant_claim: Claim = Field("tenant", description="claim that holds a token's tenant")
     jwt_plan_claim: Claim = Field("plan", description="claim that holds a token's plan")
     jwt_scopes_claim: Claim = Field("scope", description="claim that holds a token's scopes")
-    jwt_default_tenant: str | None = Field(
+    jwt_default_tenant: Annotated[str, Field(pattern=TENANT)] | None = Field(
         None, description="tenant of a token that names none; empty: such a token is refused"
     )
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = Field(

@@ -374,3 +374,9 @@ def test_each_upstream_may_have_a_key_of_its_own(load: Load, secrets_dir: Path) 
     configuration = load(upstreams={"upstreams": [*UPSTREAMS["upstreams"], remote]})
     assert configuration.upstreams[1].base == "https://gpu.example.net/base"
     assert configuration.secrets.engine_keys["remote"] == f"{STRONG}remote"
+
+
+@pytest.mark.parametrize("tenant", ["\u00fcnit", "-x", "x" * 101, "a\0b", "a\nb"])
+def test_a_default_tenant_that_no_token_could_name_is_refused_at_the_start(tenant: str) -> None:
+    with pytest.raises(ConfigurationError, match="GATEWAY_JWT_DEFAULT_TENANT"):
+        Settings.read({"GATEWAY_JWT_DEFAULT_TENANT": tenant})
